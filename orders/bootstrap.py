@@ -1,10 +1,11 @@
 """Wires the service from its settings. Both processes, the API and the worker, start here."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
+from wsgiref.types import WSGIApplication
 
 import redis
 import sqlalchemy as sa
@@ -36,7 +37,7 @@ from orders.webhooks.service import WebhookPolicy, Webhooks
 from worker import BatchScheduler, DelayQueue, connect
 from worker.queue.shards import queue_of, scheduler_of
 from worker.watch.logs import configure_logging
-from worker.watch.monitoring import MonitoringServer, Page, PortUnavailable, Reply
+from worker.watch.monitoring import MonitoringServer, PortUnavailable
 from worker.watch.tracing import TracingUnavailable, configure_tracing, wanted
 
 log = structlog.get_logger("orders")
@@ -250,17 +251,13 @@ def tracing(environ: Mapping[str, str]) -> Traces:
     return NO_TRACES
 
 
-def serve_metrics(settings: Settings, page: Callable[[str], tuple[bytes, str]]) -> None:
+def serve_metrics(settings: Settings, page: WSGIApplication) -> None:
     """Serve /metrics until the process ends, on the port that all processes of the API share.
 
     A port that cannot be used is only logged: serving orders matters more.
     """
-    pages: dict[str, Page] = {"/metrics": lambda accept: Reply(*page(accept))}
+    host, port = settings.metrics_host, settings.metrics_port or 0
     try:
-        server = MonitoringServer(
-            settings.metrics_host, settings.metrics_port or 0, pages, shared=True
-        )
+        MonitoringServer(host, port, {"/metrics": page}, shared=True)
     except PortUnavailable as error:
         log.error("no metrics", error=str(error))
-        return
-    server.start()

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import sqlalchemy as sa
 from flask import Flask, Response, g, request
-from prometheus_client import REGISTRY, CollectorRegistry, Gauge, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry, Gauge, Histogram, make_wsgi_app
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
@@ -166,12 +166,12 @@ class ApiMetrics:
         app.before_request(_begin)
         app.after_request(_end)
 
-    def page(self, accept: str) -> tuple[bytes, str]:
-        """What a scrape gets, given its Accept header, and its type."""
+    def page(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """What a scrape gets: a WSGI application."""
         if self._directory:
             _forget_dead_processes(Path(self._directory))
-        encode, content_type = choose_encoder(accept)
-        return encode(self._registry), content_type
+        page: WSGIApplication = make_wsgi_app(self._registry)
+        return page(environ, start_response)
 
 
 def _begin() -> None:

@@ -94,12 +94,14 @@ ENGINE_ROOMS = tuple(
 
 Graph = Mapping[str, Sequence[str]]
 
+EXPOSING = ("worker.watch.metrics", "worker.watch.exposure")
+
 RULES = [
     Rule("worker.*", never=("orders", *WEB)),
     # Whoever has no such library does without that module, and without nothing else.
     Rule("worker.*", never=SQL, but_not=("worker.records.*",)),
     Rule("worker.*", never=("rich",), but_not=("worker.cli.terminal",)),
-    Rule("worker.*", never=("prometheus_client",), but_not=("worker.watch.metrics",)),
+    Rule("worker.*", never=("prometheus_client",), but_not=EXPOSING),
     Rule("worker.*", never=("opentelemetry",), but_not=("worker.watch.tracing",)),
     Rule("worker.*", never=("worker.records",), but_not=("worker.records.*",)),
     Rule("worker.*", never=("worker.watch.metrics",), but_not=("worker.watch.exposure",)),

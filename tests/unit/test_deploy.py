@@ -130,10 +130,9 @@ STATUSES = get_args(WorkerHealth.__annotations__["status"])
 def healthz(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
     """What a worker says of itself, and the port on which it does."""
     health = WorkerHealth("w", request.param, (), ())
-    pages = {"/healthz": lambda accept: health_page(lambda: health, accept)}
+    pages = {"/healthz": health_page(lambda: health)}
     with closing(MonitoringServer("127.0.0.1", 0, pages)) as server:
-        server.start()
-        yield request.param, server.port
+        yield request.param, server.server_port
 
 
 def test_only_a_worker_that_works_replaces_another(healthz: tuple[str, int]) -> None:

@@ -1,17 +1,18 @@
 """A worker that serves its metrics and its health, as ``python -m worker run --metrics-port`` does."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from functools import partial
+from contextlib import ExitStack, closing, contextmanager
 from http import HTTPStatus
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from ..flow import Flow
 from ..log import log
 from ..queue.shards import shards_of
 from ..runtime.liveness import WorkerHealth
 from ..runtime.worker import Worker
-from .monitoring import MonitoringServer, Page, Reply, json_reply
+from .monitoring import MonitoringServer, respond
 
 NOT_INSTALLED = "Metrics need prometheus-client, which is not installed."
 
@@ -28,39 +29,41 @@ def exposed(
     if port is None:
         yield Worker(flows, redis_url, threads=threads)
         return
-    try:
-        from . import metrics  # noqa: PLC0415  optional: the engine works without it
-    except ModuleNotFoundError as error:
-        if error.name != "prometheus_client":
-            raise
-        log.warning(NOT_INSTALLED)
-        worker = Worker(flows, redis_url, threads=threads)
-        page = Reply(f"{NOT_INSTALLED}\n".encode(), status=HTTPStatus.NOT_IMPLEMENTED)
-        with _served(host, port, worker, lambda _: page):
-            yield worker
-        return
-    names = [shard.name for flow in flows for shard in shards_of(flow)]
-    with metrics.registered(names, redis_url) as counted:
-        worker = Worker(flows, redis_url, threads=threads, listeners=[counted])
-        counted.watch(worker.health)
-        with _served(host, port, worker, metrics.page):
-            yield worker
+    with ExitStack() as stack:
+        try:
+            from prometheus_client import REGISTRY, make_wsgi_app  # noqa: PLC0415  optional
+
+            from .metrics import Metrics  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            if error.name != "prometheus_client":
+                raise
+            log.warning(NOT_INSTALLED)
+            worker, page = Worker(flows, redis_url, threads=threads), not_installed
+        else:
+            names = [shard.name for flow in flows for shard in shards_of(flow)]
+            metrics = stack.enter_context(closing(Metrics(names, redis_url)))
+            worker = Worker(flows, redis_url, threads=threads, listeners=[metrics])
+            metrics.watch(worker.health)
+            REGISTRY.register(metrics)
+            stack.callback(REGISTRY.unregister, metrics)
+            page = make_wsgi_app()
+        pages = {"/metrics": page, "/healthz": health_page(worker.health)}
+        server = stack.enter_context(closing(MonitoringServer(host, port, pages)))
+        log.info("metrics and health are served", host=host, port=server.server_port)
+        yield worker
 
 
-@contextmanager
-def _served(host: str, port: int, worker: Worker, metrics: Page) -> Iterator[None]:
-    pages: dict[str, Page] = {
-        "/metrics": metrics,
-        "/healthz": partial(health_page, worker.health),
-    }
-    with closing(MonitoringServer(host, port, pages)) as server:
-        server.start()
-        log.info("metrics and health are served", host=host, port=server.port)
-        yield
+def not_installed(_environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+    return respond(start_response, NOT_INSTALLED, HTTPStatus.NOT_IMPLEMENTED)
 
 
-def health_page(health: Callable[[], WorkerHealth], _accept: str = "") -> Reply:
+def health_page(health: Callable[[], WorkerHealth]) -> WSGIApplication:
     """200 if the worker does its work, waits for an outage to end, or is stopping; otherwise 503."""
-    found = health()
-    status = HTTPStatus.OK if found.alive else HTTPStatus.SERVICE_UNAVAILABLE
-    return json_reply(dataclasses.asdict(found), status)
+
+    def page(_environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        found = health()
+        status = HTTPStatus.OK if found.alive else HTTPStatus.SERVICE_UNAVAILABLE
+        body = json.dumps(dataclasses.asdict(found))
+        return respond(start_response, body, status, "application/json")
+
+    return page

@@ -12,32 +12,23 @@ metrics of a queue are the same in every worker: take the maximum.
 
 import math
 import threading
-from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import redis
-from prometheus_client import REGISTRY, CollectorRegistry
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.exposition import choose_encoder
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from .. import events
-from ..flow import Task
 from ..queue.connection import client_for, connect
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import REAL, Clock
 from ..queue.replies import Stats
 from ..runtime.liveness import WorkerHealth
-from .monitoring import Reply
+
+# Otherwise each counter comes with a second metric, the time of its creation.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 #: How late tasks are and how long handlers take, from 1 ms to 1 h.
 SECONDS = (
@@ -51,185 +42,49 @@ CACHE_SECONDS = 2.0
 #: How long a scrape waits for one reply of Redis.
 REDIS_TIMEOUT_SECONDS = 0.5
 
-#: Each counter's name, without _total, and what it counts.
+#: Each counter that has no label but the queue, without `worker_` and `_total`, and what it counts.
 COUNTERS = {
-    "worker_claims": "Claims that leased tasks.",
-    "worker_deliveries": "Tasks leased by claims.",
-    "worker_redeliveries": "Tasks leased again after a lease on them had expired.",
-    "worker_dead_letters": "Tasks that became dead letters.",
-    "worker_stale_settles": "Tasks whose lease ended before they were settled, so nothing was written.",
-    "worker_restored_tasks": "Tasks that Redis had lost and that were scheduled again. Normally none.",
-    "worker_tasks_without_redis": "Tasks handled by the sweep because Redis did not answer.",
-    "worker_handler_overruns": "Calls of the handler that ran for longer than max_runtime_seconds.",
-    "worker_redis_outages": "How often claims began to fail.",
-    "worker_dependency_outages": "How often something the handler needs became unavailable.",
-    "worker_hangs": "Probes and sweeps that made no progress for 10 seconds.",
+    "claims": "Claims that leased tasks.",
+    "deliveries": "Tasks leased by claims.",
+    "redeliveries": "Tasks leased again after a lease on them had expired.",
+    "dead_letters": "Tasks that became dead letters.",
+    "stale_settles": "Tasks whose lease ended before they were settled, so nothing was written.",
+    "restored_tasks": "Tasks that Redis had lost and that were scheduled again. Normally none.",
+    "tasks_without_redis": "Tasks handled by the sweep because Redis did not answer.",
+    "handler_overruns": "Calls of the handler that ran for longer than max_runtime_seconds.",
+    "redis_outages": "How often claims began to fail.",
+    "redis_outage_seconds": "How long claims failed.",
+    "dependency_outages": "How often something the handler needs became unavailable.",
+    "dependency_outage_seconds": "How long something that the handler needs was unavailable.",
+    "hangs": "Probes and sweeps that made no progress for 10 seconds.",
 }
-#: Each histogram's name, what it measures, and its buckets.
-HISTOGRAMS: dict[str, tuple[str, Sequence[float]]] = {
-    "worker_task_lateness_seconds": (
+#: Each histogram, without `worker_`, what it measures, and its buckets.
+HISTOGRAMS = {
+    "task_lateness_seconds": (
         "How late tasks were when their handler's call ended, except those that had failed before.",
         SECONDS,
     ),
-    "worker_handler_seconds": ("How long one call of the handler took.", SECONDS),
-    "worker_batch_tasks": ("How many tasks one claim leased.", SIZES),
-}
-#: What may be unavailable, and what its counter measures; a current outage is included.
-OUTAGES = {
-    "redis": "How long claims failed.",
-    "dependency": "How long something that the handler needs was unavailable.",
+    "handler_seconds": ("How long one call of the handler took.", SECONDS),
+    "batch_tasks": ("How many tasks one claim leased.", SIZES),
 }
 #: Each gauge that is read from Redis, its description, the field of `Stats`, and how many of its units make one.
 DEPTHS = {
-    "worker_queue_scheduled_tasks": ("Tasks that wait, due ones included.", "scheduled", 1),
-    "worker_queue_due_tasks": ("Tasks that are due and not yet leased.", "due", 1),
-    "worker_queue_leased_tasks": ("Tasks that workers hold.", "leased", 1),
-    "worker_queue_dead_letters": ("Dead letters that nobody has requeued or purged.", "dead", 1),
-    "worker_queue_oldest_due_task_age_seconds": (
+    "scheduled_tasks": ("Tasks that wait, due ones included.", "scheduled", 1),
+    "due_tasks": ("Tasks that are due and not yet leased.", "due", 1),
+    "leased_tasks": ("Tasks that workers hold.", "leased", 1),
+    "dead_letters": ("Dead letters that nobody has requeued or purged.", "dead", 1),
+    "oldest_due_task_age_seconds": (
         "How long the oldest due task has been due.",
         "oldest_due_age_ms",
         1000,
     ),
-    "worker_queue_oldest_dead_letter_age_seconds": (
+    "oldest_dead_letter_age_seconds": (
         "How long ago the oldest dead letter died.",
         "oldest_dead_age_ms",
         1000,
     ),
-    "worker_queue_paused": ("Whether an operator has paused the queue.", "paused", 1),
+    "paused": ("Whether an operator has paused the queue.", "paused", 1),
 }
-
-
-class Histogram:
-    """Counts by bucket. Adding many observations at once takes one lock, which a handler's thread can afford."""
-
-    def __init__(self, buckets: Sequence[float]) -> None:
-        self.buckets = buckets
-        self.counts = [0] * (len(buckets) + 1)
-        self.sum = 0.0
-
-    def observe(self, value: float, times: int = 1) -> None:
-        self.counts[bisect_left(self.buckets, value)] += times
-        self.sum += value * times
-
-    def add(self, up_to_bound: Sequence[int], count: int, total: float) -> None:
-        """Add ``count`` observations, given how many of them do not exceed each bound, and their sum."""
-        below = 0
-        for place, up_to in enumerate(up_to_bound):
-            self.counts[place] += up_to - below
-            below = up_to
-        self.counts[-1] += count - below
-        self.sum += total
-
-    def cumulative(self) -> list[tuple[str, float]]:
-        """The upper bound of each bucket, and how many observations do not exceed it."""
-        bounds = [*map(str, self.buckets), "+Inf"]
-        total = 0
-        rows: list[tuple[str, float]] = []
-        for bound, count in zip(bounds, self.counts, strict=True):
-            total += count
-            rows.append((bound, total))
-        return rows
-
-
-@dataclass(slots=True)
-class Outage:
-    """How long something has been unavailable in total, in seconds of the monotonic clock."""
-
-    #: When the current outage began; None while there is none.
-    since: float | None = None
-    #: How long earlier outages lasted.
-    before: float = 0.0
-
-    def begin(self, now: float) -> bool:
-        """Note that it is unavailable; return whether that is new."""
-        is_new = self.since is None
-        self.since = now if self.since is None else self.since
-        return is_new
-
-    def end(self, now: float) -> None:
-        self.before = self.seconds(now)
-        self.since = None
-
-    def seconds(self, now: float) -> float:
-        return self.before + (0.0 if self.since is None else now - self.since)
-
-
-@dataclass(slots=True)
-class Totals:
-    """What happened in one queue."""
-
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
-    outcomes: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("done", "retried", "failed"), 0)
-    )
-    histograms: dict[str, Histogram] = field(
-        default_factory=lambda: {name: Histogram(each[1]) for name, each in HISTOGRAMS.items()}
-    )
-    redis: Outage = field(default_factory=Outage)
-    dependency: Outage = field(default_factory=Outage)
-
-    def add(self, event: events.Event, now: float) -> None:  # noqa: C901  one case for each event
-        """Count an event. ``now`` is on the monotonic clock."""
-        counts = self.counts
-        match event:
-            case events.Claimed(tasks=tasks):
-                counts["worker_claims"] += 1
-                counts["worker_deliveries"] += len(tasks)
-                counts["worker_redeliveries"] += sum(task.deliveries > 0 for task in tasks)
-                self.histograms["worker_batch_tasks"].observe(len(tasks))
-            case events.Handled():
-                self._add_handled(event)
-            case events.Died():
-                counts["worker_dead_letters"] += 1
-            case events.LeaseLost(ids=ids):
-                counts["worker_stale_settles"] += len(ids)
-            case events.Restored(tasks=number):
-                counts["worker_restored_tasks"] += number
-            case events.RanTooLong():
-                counts["worker_handler_overruns"] += 1
-            case events.RedisLost():
-                counts["worker_redis_outages"] += self.redis.begin(now)
-            case events.RedisBack():
-                self.redis.end(now)
-            case events.FlowDown():
-                counts["worker_dependency_outages"] += self.dependency.begin(now)
-            case events.FlowUp():
-                self.dependency.end(now)
-            case events.Hangs():
-                counts["worker_hangs"] += 1
-
-    def _add_handled(self, event: events.Handled) -> None:
-        self.outcomes["done"] += event.done
-        self.outcomes["retried"] += event.retries
-        self.outcomes["failed"] += event.failed
-        if event.without_redis:
-            self.counts["worker_tasks_without_redis"] += len(event.tasks)
-        self.histograms["worker_handler_seconds"].observe(event.seconds)
-        add_lateness(
-            self.histograms["worker_task_lateness_seconds"],
-            event.late_ms,
-            event.tasks,
-            each_alike=event.without_redis,
-        )
-
-
-def add_lateness(
-    histogram: Histogram, late_ms: int, tasks: Sequence[Task], *, each_alike: bool
-) -> None:
-    """Observe how late each task was, given the lateness of the earliest. Takes a fraction of a µs per task.
-
-    A task that has failed before is late because of its backoff, so it does not count.
-    """
-    if each_alike:
-        histogram.observe(late_ms / 1000, len(tasks))
-        return
-    ended_at = min([task.due_at_ms for task in tasks]) + late_ms
-    due = sorted([task.due_at_ms for task in tasks if not task.failures])
-    # A bucket holds the tasks that were due at a certain time or later.
-    up_to_bound = [
-        len(due) - bisect_left(due, ended_at - 1000 * bound) for bound in histogram.buckets
-    ]
-    histogram.add(up_to_bound, len(due), (len(due) * ended_at - sum(due)) / 1000)
 
 
 class Metrics(Collector):
@@ -244,23 +99,39 @@ class Metrics(Collector):
         clock: Clock = REAL.clock,
     ) -> None:
         """Metrics of ``queues`` exist from the start, as zero; those of other queues from their first event."""
-        client = connect(redis_url, timeout_seconds=REDIS_TIMEOUT_SECONDS, max_connections=2)
-        self._client, self._clock = client, clock
-        self._queues = [DelayQueue(client, name) for name in queues]
-        self._totals: defaultdict[str, Totals] = defaultdict(
-            Totals, {name: Totals() for name in queues}
-        )
-        self._lock = threading.Lock()
+        self._client = connect(redis_url, timeout_seconds=REDIS_TIMEOUT_SECONDS, max_connections=2)
+        self._queues = [DelayQueue(self._client, name) for name in queues]
+        self._clock = clock
         self._health: Callable[[], WorkerHealth] | None = None
-        self._depths = Depths(client, self._queues, cache_seconds, clock)
-
-    def __call__(self, event: events.Event) -> None:
-        """Count an event, as a listener does."""
-        if isinstance(event, events.Waiting):
-            return
-        now = self._clock()
-        with self._lock:
-            self._totals[event.queue].add(event, now)
+        self._counted = CollectorRegistry()
+        self._counters = {
+            name: Counter(f"worker_{name}", text, ["queue"], registry=self._counted)
+            for name, text in COUNTERS.items()
+        }
+        self._outcomes = Counter(
+            "worker_handled_tasks",
+            "Tasks that the handler finished with, by outcome.",
+            ["queue", "outcome"],
+            registry=self._counted,
+        )
+        self._histograms = {
+            name: Histogram(
+                f"worker_{name}", text, ["queue"], buckets=buckets, registry=self._counted
+            )
+            for name, (text, buckets) in HISTOGRAMS.items()
+        }
+        for queue in queues:
+            for metric in (*self._counters.values(), *self._histograms.values()):
+                metric.labels(queue)
+            for outcome in ("done", "retried", "failed"):
+                self._outcomes.labels(queue, outcome)
+        #: (queue, what) -> since when an outage lasts, or until when its seconds have been counted.
+        self._outages: dict[tuple[str, str], float] = {}
+        self._outages_lock = threading.Lock()
+        self._cache_seconds, self._read_at = cache_seconds, -math.inf
+        #: The depths and the number of live workers; None for a queue that could not be read.
+        self._read: dict[str, tuple[Stats, int] | None] = {}
+        self._read_lock = threading.Lock()
 
     def watch(self, health: Callable[[], WorkerHealth]) -> None:
         """Also report the health of a worker's flows; ``health`` is its `Worker.health`."""
@@ -269,6 +140,77 @@ class Metrics(Collector):
     def close(self) -> None:
         self._client.close()
 
+    # -- counting --------------------------------------------------------------------------
+
+    def __call__(self, event: events.Event) -> None:  # noqa: C901  one case for each event
+        """Count an event, as a listener does."""
+        queue = event.queue
+        match event:
+            case events.Claimed(tasks=tasks):
+                self._add(queue, "claims")
+                self._add(queue, "deliveries", len(tasks))
+                self._add(queue, "redeliveries", sum(task.deliveries > 0 for task in tasks))
+                self._histograms["batch_tasks"].labels(queue).observe(len(tasks))
+            case events.Handled():
+                self._add_handled(event)
+            case events.Died():
+                self._add(queue, "dead_letters")
+            case events.LeaseLost(ids=ids):
+                self._add(queue, "stale_settles", len(ids))
+            case events.Restored(tasks=number):
+                self._add(queue, "restored_tasks", number)
+            case events.RanTooLong():
+                self._add(queue, "handler_overruns")
+            case events.RedisLost():
+                self._begin_outage(queue, "redis")
+            case events.RedisBack():
+                self._end_outage(queue, "redis")
+            case events.FlowDown():
+                self._begin_outage(queue, "dependency")
+            case events.FlowUp():
+                self._end_outage(queue, "dependency")
+            case events.Hangs():
+                self._add(queue, "hangs")
+
+    def _add(self, queue: str, name: str, amount: float = 1) -> None:
+        self._counters[name].labels(queue).inc(amount)
+
+    def _add_handled(self, event: events.Handled) -> None:
+        """Count a call of the handler. A task that has failed before is late because of its backoff."""
+        self._outcomes.labels(event.queue, "done").inc(event.done)
+        self._outcomes.labels(event.queue, "retried").inc(event.retries)
+        self._outcomes.labels(event.queue, "failed").inc(event.failed)
+        self._histograms["handler_seconds"].labels(event.queue).observe(event.seconds)
+        lateness = self._histograms["task_lateness_seconds"].labels(event.queue)
+        if event.without_redis:
+            self._add(event.queue, "tasks_without_redis", len(event.tasks))
+            for _ in event.tasks:
+                lateness.observe(event.late_ms / 1000)
+            return
+        ended_at_ms = min(task.due_at_ms for task in event.tasks) + event.late_ms
+        for task in event.tasks:
+            if not task.failures:
+                lateness.observe((ended_at_ms - task.due_at_ms) / 1000)
+
+    def _begin_outage(self, queue: str, what: str) -> None:
+        with self._outages_lock:
+            if (queue, what) not in self._outages:
+                self._outages[queue, what] = self._clock()
+                self._add(queue, f"{what}_outages")
+
+    def _end_outage(self, queue: str, what: str) -> None:
+        self._count_outages()
+        with self._outages_lock:
+            self._outages.pop((queue, what), None)
+
+    def _count_outages(self) -> None:
+        """Count the seconds of current outages up to now."""
+        with self._outages_lock:
+            now = self._clock()
+            for (queue, what), since in self._outages.items():
+                self._add(queue, f"{what}_outage_seconds", now - since)
+                self._outages[queue, what] = now
+
     # -- scraping --------------------------------------------------------------------------
 
     def describe(self) -> Iterable[Metric]:
@@ -276,79 +218,34 @@ class Metrics(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        with self._lock:
-            counted = [*self._counted(self._clock())]
-        yield from counted
+        self._count_outages()
+        yield from self._counted.collect()
         if self._health is not None:
-            yield from _health_metrics(self._health())
-        yield from self._depths.collect()
-
-    def _counted(self, now: float) -> Iterator[Metric]:
-        for name, text in COUNTERS.items():
-            yield _family(
-                CounterMetricFamily,
-                name,
-                text,
-                {queue: totals.counts[name] for queue, totals in self._totals.items()},
+            flows = self._health().flows
+            yield _gauge(
+                "worker_flow_healthy",
+                "0 if the flow is failing in this worker; 1 if it works, or waits for an outage to end.",
+                {flow.queue: flow.status != "failing" for flow in flows},
             )
-        outcomes = CounterMetricFamily(
-            "worker_handled_tasks",
-            "Tasks that the handler finished with, by outcome.",
-            labels=["queue", "outcome"],
-        )
-        for queue, totals in self._totals.items():
-            for outcome, count in totals.outcomes.items():
-                outcomes.add_metric([queue, outcome], count)
-        yield outcomes
-        for what, text in OUTAGES.items():
-            yield _family(
-                CounterMetricFamily,
-                f"worker_{what}_outage_seconds",
-                text,
-                {
-                    queue: getattr(totals, what).seconds(now)
-                    for queue, totals in self._totals.items()
-                },
+            yield _gauge(
+                "worker_flow_waits",
+                "Whether the flow waits for Redis or for something that its handler needs.",
+                {flow.queue: bool(flow.outages) for flow in flows},
             )
-        for name, (text, _) in HISTOGRAMS.items():
-            family = HistogramMetricFamily(name, text, labels=["queue"])
-            for queue, totals in self._totals.items():
-                histogram = totals.histograms[name]
-                family.add_metric([queue], histogram.cumulative(), histogram.sum)
-            yield family
+        yield from self._depths()
 
-
-class Depths:
-    """The metrics that are read from Redis when they are scraped, with a short cache. Any thread may use it."""
-
-    def __init__(
-        self,
-        client: redis.Redis,
-        queues: Sequence[DelayQueue],
-        cache_seconds: float,
-        clock: Clock,
-    ) -> None:
-        self._client, self._queues, self._clock = client, queues, clock
-        self._cache_seconds = cache_seconds
-        self._lock = threading.Lock()
-        self._read_at = -math.inf
-        #: None for a queue that could not be read.
-        self._read: dict[str, tuple[Stats, int] | None] = {}
-
-    def collect(self) -> Iterator[Metric]:
+    def _depths(self) -> Iterator[Metric]:
         read = self._latest()
-        yield _family(
-            GaugeMetricFamily,
+        yield _gauge(
             "worker_queue_readable",
             "Whether Redis answered when the queue was looked at for these metrics.",
-            {queue: float(found is not None) for queue, found in read.items()},
+            {queue: found is not None for queue, found in read.items()},
         )
         known = {queue: found for queue, found in read.items() if found is not None}
         for name, (text, place, unit) in DEPTHS.items():
             values = {queue: getattr(stats, place) / unit for queue, (stats, _) in known.items()}
-            yield _family(GaugeMetricFamily, name, text, values)
-        yield _family(
-            GaugeMetricFamily,
+            yield _gauge(f"worker_queue_{name}", text, values)
+        yield _gauge(
             "worker_queue_live_workers",
             "Workers that reported to the queue within the last 45 seconds.",
             {queue: workers for queue, (_, workers) in known.items()},
@@ -356,13 +253,13 @@ class Depths:
 
     def _latest(self) -> dict[str, tuple[Stats, int] | None]:
         # If another thread is stuck reading, serve what was read before.
-        if self._lock.acquire(timeout=1.0):
+        if self._read_lock.acquire(timeout=1.0):
             try:
                 if self._clock() >= self._read_at + self._cache_seconds:
                     self._read = self._look()
                     self._read_at = self._clock()
             finally:
-                self._lock.release()
+                self._read_lock.release()
         return self._read
 
     def _look(self) -> dict[str, tuple[Stats, int] | None]:
@@ -381,41 +278,9 @@ class Depths:
         return found
 
 
-def _health_metrics(health: WorkerHealth) -> Iterator[Metric]:
-    yield _family(
-        GaugeMetricFamily,
-        "worker_flow_healthy",
-        "0 if the flow is failing in this worker; 1 if it works, or waits for an outage to end.",
-        {flow.queue: float(flow.status != "failing") for flow in health.flows},
-    )
-    yield _family(
-        GaugeMetricFamily,
-        "worker_flow_waits",
-        "Whether the flow waits for Redis or for something that its handler needs.",
-        {flow.queue: float(bool(flow.outages)) for flow in health.flows},
-    )
-
-
-def _family(kind: Any, name: str, text: str, values: Mapping[str, float]) -> Metric:
-    """A metric with a value for each queue."""
-    family: Metric = kind(name, text, labels=["queue"])
+def _gauge(name: str, text: str, values: Mapping[str, Any]) -> Metric:
+    """A gauge with a value for each queue."""
+    family = GaugeMetricFamily(name, text, labels=["queue"])
     for queue, value in values.items():
-        family.add_metric([queue], value)  # type: ignore[attr-defined]
+        family.add_metric([queue], float(value))
     return family
-
-
-@contextmanager
-def registered(queues: Sequence[str], redis_url: str) -> Iterator[Metrics]:
-    """Metrics that are scraped until the block ends."""
-    with closing(Metrics(queues, redis_url)) as made:
-        REGISTRY.register(made)
-        try:
-            yield made
-        finally:
-            REGISTRY.unregister(made)
-
-
-def page(accept: str, registry: CollectorRegistry = REGISTRY) -> Reply:
-    """The response to a scrape, given its Accept header."""
-    encode, content_type = choose_encoder(accept)
-    return Reply(encode(registry), content_type)

@@ -4,20 +4,18 @@ The server has its own threads, so that it answers while all others are busy. It
 it has neither authentication nor TLS.
 """
 
-import json
 import socket
-import socketserver
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from http.client import HTTPException
-from http.server import BaseHTTPRequestHandler
-from typing import NamedTuple
+from socketserver import TCPServer, ThreadingMixIn
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from ..errors import FATAL, WorkerError
+from ..errors import WorkerError
 from ..log import log
 
 #: How long a client may take to send its request, and to read the response.
@@ -25,7 +23,6 @@ CLIENT_SECONDS = 5.0
 #: How long `ask` waits for an answer, which takes milliseconds.
 ASK_SECONDS = 5.0
 
-JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 
 
@@ -33,108 +30,77 @@ class PortUnavailable(WorkerError):
     """The port for metrics and health cannot be used."""
 
 
-class Reply(NamedTuple):
-    """A response."""
+class Handler(WSGIRequestHandler):
+    timeout = CLIENT_SECONDS
 
-    body: bytes
-    content_type: str = TEXT
-    status: int = HTTPStatus.OK
-
-
-#: Makes the response, given the request's Accept header.
-Page = Callable[[str], Reply]
+    def log_message(self, *_: object) -> None:
+        """Log nothing: there is a request every few seconds."""
 
 
-def json_reply(body: object, status: int = HTTPStatus.OK) -> Reply:
-    return Reply(json.dumps(body).encode() + b"\n", JSON, status)
+class MonitoringServer(ThreadingMixIn, WSGIServer):
+    """Serves some pages until it is closed."""
 
-
-class MonitoringServer:
-    """Serves some pages by GET until it is closed."""
+    daemon_threads = True
 
     def __init__(
-        self, host: str, port: int, pages: Mapping[str, Page], *, shared: bool = False
+        self, host: str, port: int, pages: Mapping[str, WSGIApplication], *, shared: bool = False
     ) -> None:
         """Port 0 means any free port. If ``shared``, other processes of this user may serve the same port, and
         the kernel chooses one of them for each request.
 
         Raises PortUnavailable.
         """
+        self.allow_reuse_port = shared
         try:
-            self._server = _server(host, port, pages, shared=shared)
+            [(self.address_family, _, _, _, address), *_] = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            super().__init__((str(address[0]), port), Handler)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise PortUnavailable(f"{host}:{port}: {reason}.") from error
-        #: The port that is served, also where 0 was asked for.
-        self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="monitoring", daemon=True
-        )
+        self.set_app(_chosen(pages))
+        threading.Thread(target=self.serve_forever, name="monitoring", daemon=True).start()
 
-    def start(self) -> None:
-        self._thread.start()
+    def server_bind(self) -> None:
+        """Bind without HTTPServer's look-up of the host's name, which can take seconds."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Ignore clients that disconnect."""
 
     def close(self) -> None:
         """Free the port."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
 
 
-def _server(
-    host: str, port: int, pages: Mapping[str, Page], *, shared: bool
-) -> socketserver.ThreadingTCPServer:
-    [(family, _, _, _, address), *_] = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    numeric_host = str(address[0])
-
-    class PageServer(socketserver.ThreadingTCPServer):
-        address_family = family
-        # Lets a restart use the port at once; a port that somebody listens on is still refused.
-        allow_reuse_address = True
-        allow_reuse_port = shared
-        daemon_threads = True
-
-        def handle_error(self, request: object, client_address: object) -> None:
-            """Ignore clients that disconnect."""
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = CLIENT_SECONDS
-        server_version = "monitoring"
-        sys_version = ""
-
-        def do_GET(self) -> None:
-            _send(self, _reply(pages, self.path.partition("?")[0], self.headers.get("Accept", "")))
-
-        def log_message(self, *_: object) -> None:
-            """Log nothing: there is a request every few seconds."""
-
-    return PageServer((numeric_host, port), Handler)
+def respond(
+    start_response: StartResponse, body: str, status: HTTPStatus, content_type: str = TEXT
+) -> list[bytes]:
+    """A whole response of a page."""
+    start_response(f"{status.value} {status.phrase}", [("Content-Type", content_type)])
+    return [f"{body}\n".encode()]
 
 
-def _reply(pages: Mapping[str, Page], path: str, accept: str) -> Reply:
-    page = pages.get(path)
-    if page is None:
-        return Reply(
-            f"This port has {' and '.join(pages)}.\n".encode(), status=HTTPStatus.NOT_FOUND
-        )
-    try:
-        return page(accept)
-    except FATAL:
-        raise
-    except BaseException:  # an application's own metrics may raise anything
-        log.exception("a monitoring page fails", path=path)
-        return Reply(b"It failed; the log says why.\n", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+def _chosen(pages: Mapping[str, WSGIApplication]) -> WSGIApplication:
+    """The page that a request's path names."""
 
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if path not in pages:
+            there = f"This port has {' and '.join(pages)}."
+            return respond(start_response, there, HTTPStatus.NOT_FOUND)
+        try:
+            return pages[path](environ, start_response)
+        except Exception:  # an application's own metrics may raise anything
+            log.exception("a monitoring page fails", path=path)
+            failed = "It failed; the log says why."
+            return respond(start_response, failed, HTTPStatus.INTERNAL_SERVER_ERROR)
 
-def _send(handler: BaseHTTPRequestHandler, reply: Reply) -> None:
-    with suppress(OSError):  # the client is gone
-        handler.send_response(reply.status)
-        handler.send_header("Content-Type", reply.content_type)
-        handler.send_header("Content-Length", str(len(reply.body)))
-        handler.end_headers()
-        handler.wfile.write(reply.body)
+    return app
 
 
 def ask(url: str) -> tuple[int, str]:
