@@ -98,9 +98,10 @@ soak: $(VENV)/installed ## Break things at random for MINUTES=10, then print a t
 bench: $(VENV)/bench ## Measure the figures of docs/performance.md again; PART=drain for one part
 	$(BIN)/python -m benchmarks$(if $(PART),.$(PART))
 
-new: $(if $(NAME),$(VENV)/installed) ## Write a service: NAME=seat-hold here, IN=../seat-hold for a repository of its own
-	@test -n "$(NAME)" || { echo 'NAME is missing: make new NAME=seat-hold'; exit 2; }
-	@$(BIN)/python -m devtools.new "$(NAME)" $(if $(IN),--in "$(IN)")
+new: $(if $(and $(NAME),$(IN)),$(VENV)/installed) ## Write a service as a repository of its own: NAME=seat-hold IN=../seat-hold
+	@test -n "$(NAME)" || { echo 'NAME is missing: make new NAME=seat-hold IN=../seat-hold'; exit 2; }
+	@test -n "$(IN)" || { echo 'IN is missing, the folder of the new repository: make new NAME=$(NAME) IN=../$(NAME)'; exit 2; }
+	@$(BIN)/python -m devtools.new "$(NAME)" "$(IN)"
 
 env: ## Write .env with random secrets, once
 	@test -e .env && echo '.env already exists, and was not changed' || $(PYTHON) devtools/make_env.py

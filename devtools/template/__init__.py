@@ -39,8 +39,8 @@ def package_of(name: str) -> str:
     return name.replace("-", "_")
 
 
-def words(name: str, *, section: str) -> dict[str, str]:
-    """What the placeholders stand for. ``section`` is the service's in alembic.ini."""
+def words(name: str) -> dict[str, str]:
+    """What the placeholders stand for."""
     title = f"{name.replace('-', ' ')}s"
     return {
         "name": name,
@@ -48,7 +48,6 @@ def words(name: str, *, section: str) -> dict[str, str]:
         "table": f"{package_of(name)}s",
         "title": title,
         "Title": title.capitalize(),
-        "section": section,
     }
 
 

@@ -34,8 +34,7 @@ PAGES = {
 NOT_RUN = {
     "[ unpaid ]": "a drawing",
     " customer      API ": "a drawing",
-    "make new NAME=seat-hold\n": "unit/test_devtools.py writes a service and checks it",
-    "make new NAME=seat-hold IN=": "unit/test_devtools.py writes a repository and checks it",
+    "make new NAME=seat-hold IN=": "integration/test_new.py writes a repository and checks it",
     "make demo    #": "test_examples.py plays the demo; the other is the test suite",
     "VALKEY_SERVER=redis-server make demo": ".ci/run does it",
     "docker compose up --build": "needs Docker; unit/test_compose.py tests the file",

@@ -1,4 +1,4 @@
-"""What `make new` writes, built and run as its reader does: beside the orders, and as a repository of its own."""
+"""What `make new` writes, built and run as its reader does."""
 
 import os
 import re
@@ -19,8 +19,6 @@ from devtools.valkey import Valkey
 from tests.clock import bound
 
 NAME, PACKAGE = "zebra-crossing", "zebra_crossing"
-#: One that no other test makes in its copy of this checkout.
-BESIDE = "tram-ticket"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -39,14 +37,11 @@ def run(folder: Path, *command: str, **env: str) -> str:
     return done.stdout
 
 
-# -- a repository of its own ---------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new repository, with its own environment."""
     made = tmp_path_factory.mktemp("new") / NAME
-    run(ROOT, sys.executable, "-m", "devtools.new", NAME, "--in", str(made))
+    run(ROOT, sys.executable, "-m", "devtools.new", NAME, str(made))
     run(made, "make", "install", f"PYTHON={sys.executable}")
     return made
 
@@ -155,53 +150,3 @@ def test_a_new_repository_says_nothing_of_orders(repository: Path) -> None:
         assert "//" not in lock, "the host of an index"
     engine = "".join(path.read_text() for path in (repository / "worker").rglob("*.py"))
     assert re.findall(r"pip install '?order-timeout", engine) == []
-
-
-# -- beside the orders ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """This checkout."""
-    made = tmp_path / "copy"
-    ignored = shutil.ignore_patterns(
-        ".git", ".venv*", "data", "__pycache__", "node_modules", ".*_cache"
-    )
-    shutil.copytree(ROOT, made, symlinks=True, ignore=ignored)
-    return made
-
-
-def test_a_service_beside_the_orders_works_and_breaks_no_test(copy: Path) -> None:
-    here = {"PYTHONPATH": str(copy), "MYPY_CACHE_DIR": str(copy / ".mypy_cache")}
-    told = run(copy, sys.executable, "-m", "devtools.new", BESIDE, **here)
-    for check in (
-        ["ruff", "check", "."],
-        ["ruff", "format", "--check", "."],
-        ["mypy", "tram_ticket"],
-    ):
-        run(copy, sys.executable, "-m", *check, **here)
-    tests = (
-        "tests/integration/test_tram_ticket.py",
-        *("tests/unit/test_wheel.py", "tests/unit/test_devtools.py"),
-    )
-    run(copy, sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *tests, **here)
-    assert_the_session_works(copy, told, here)
-
-
-def assert_the_session_works(copy: Path, told: str, env: dict[str, str]) -> None:
-    """What `make new` says to paste, on other ports."""
-    session, _, rest = told.partition("paste this")[2].partition("\n\n")[2].partition("\n\n")
-    [ended] = re.findall(r"^ *(kill .*)$", rest, flags=re.MULTILINE)
-    port, redis_port = str(free_port()), str(free_port())
-    session = session.replace("$PWD/.venv/bin", str(Path(sys.executable).parent))
-    session = session.replace("devtools.valkey", f"devtools.valkey {redis_port}")
-    session = session.replace("6379", redis_port).replace("5000", port)
-    session = session.replace("app run &", f"app run --port {port} &").replace(
-        "seconds=10", "seconds=1"
-    )
-    began, looked = re.split(r"^ *(?=curl localhost)", session, flags=re.MULTILINE)
-    until = f"until {looked.partition('#')[0].strip()} | grep expired; do sleep 0.2; done"
-    script = f"set -em\n{began}\n{looked}\n{until}\n{ended}\nwait"
-    printed = run(copy, "bash", "-c", script, **env)
-    assert '"status":"pending"' in printed
-    assert '"status":"expired"' in printed

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import tomllib
 from pathlib import Path
 
 import psycopg
@@ -15,9 +14,8 @@ import pytest
 import redis
 
 from devtools import postgres, processes, valkey
-from devtools.new import new
+from devtools.new import repository, subset
 from devtools.processes import ROOT, free_port
-from devtools.repository import repository, subset
 
 
 def program(folder: Path, name: str) -> str:
@@ -73,46 +71,6 @@ def test_a_chosen_postgresql_is_a_folder_of_programs(
 NAMES_TAKEN = ("worker", "email", "flask", "if", "Seat", "seat hold", "x" * 25, "")
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """As much of this one as `make new` reads and changes."""
-    for name in ("pyproject.toml", "alembic.ini"):
-        shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / "worker").mkdir()
-    tests = tmp_path / "tests" / "integration"
-    tests.mkdir(parents=True)
-    for folder in (tests, tests.parent):
-        (folder / "__init__.py").touch()
-    return tmp_path
-
-
-def test_a_new_service_is_formatted_and_registered(checkout: Path) -> None:
-    made = new("zebra-crossing", checkout)
-    assert [path.name for path in made][-1] == "test_zebra_crossing.py"
-    for command in ("ruff check .", "ruff format --check ."):
-        done = subprocess.run(
-            [sys.executable, "-m", *command.split()],
-            cwd=checkout,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-    tools = tomllib.loads((checkout / "pyproject.toml").read_text())["tool"]
-    assert "zebra_crossing" in tools["mypy"]["files"]
-    assert "zebra_crossing*" not in tools["setuptools"]["packages"]["find"]["include"]
-    assert "[zebra_crossing]" in (checkout / "alembic.ini").read_text()
-
-
-def test_a_new_service_overwrites_nothing(checkout: Path) -> None:
-    new("zebra-crossing", checkout)
-    before = {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()}
-    for name in ("zebra-crossing", *NAMES_TAKEN):
-        with pytest.raises(ValueError, match=r"a name is|already"):
-            new(name, checkout)
-    assert before == {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()}
-
-
 def test_a_new_repository_overwrites_nothing(tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("mine")
@@ -123,6 +81,21 @@ def test_a_new_repository_overwrites_nothing(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"a name is|already"):
             repository(name, tmp_path / "new")
     assert [*tmp_path.iterdir()] == [taken]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((), "NAME is missing: make new NAME=seat-hold IN=../seat-hold"),
+        (("NAME=tram-ticket",), "IN is missing, the folder of the new repository: make new "),
+    ],
+)
+def test_make_new_says_what_is_missing(given: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    command = ["make", "new", *given, f"VENV={tmp_path / 'venv'}"]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert made.returncode != 0
+    assert says in made.stdout
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_locks_subset_has_all_that_is_needed_and_no_more() -> None:
