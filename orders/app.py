@@ -21,7 +21,6 @@ from orders.errors import SettingsInvalid
 from orders.freezes.signs import Signs, start_signing
 from orders.http import headers, openapi, pages, problems
 from orders.http.routes.attempts import attempts
-from orders.http.routes.extensions import extensions
 from orders.http.routes.freezes import freezes
 from orders.http.routes.health import health
 from orders.http.routes.orders import orders
@@ -38,7 +37,7 @@ MAX_BODY_BYTES = 16 * 1024
 #: Of ``python -m orders`` and ``flask --app orders.app``.
 COMMANDS: tuple[click.Command, ...] = (
     *(cli.keys, cli.providers, cli.stock),
-    *(cli_deadlines.freeze, cli_deadlines.list_freezes, cli_deadlines.thaw, cli_deadlines.extend),
+    *(cli_deadlines.freeze, cli_deadlines.list_freezes, cli_deadlines.thaw),
     cli_erasure.erase,
 )
 
@@ -88,7 +87,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     pages.install(app)
     for blueprint in (
         *(orders, payments, attempts, providers),
-        *(stock, webhooks, freezes, extensions, queue, health),
+        *(stock, webhooks, freezes, queue, health),
     ):
         app.register_blueprint(blueprint)
     ops.install(app)

@@ -17,11 +17,11 @@ from orders.clients.rate_limits import RateLimits
 from orders.clients.service import Clients
 from orders.config import Settings
 from orders.errors import ServerBusy, SettingsInvalid, StockBusy, StorageUnavailable
+from orders.freezes.giving_back import GivingBack
 from orders.freezes.guard import Guard, Limits
 from orders.freezes.service import Freezes
 from orders.order.bulkhead import Bulkhead
 from orders.order.domain import Timeouts
-from orders.order.extensions import Extensions
 from orders.order.feed import Feed
 from orders.order.holdings import HoldingLimits
 from orders.order.ports import Observer, nobody
@@ -71,8 +71,8 @@ class Services:
     attempts: Attempts
     orders: OrderService
     feed: Feed
-    extensions: Extensions
     freezes: Freezes
+    giving_back: GivingBack
     stock: StockService
     clients: Clients
     providers: Providers
@@ -119,10 +119,9 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         per_second=settings.max_cancellations_per_second,
         observe=observe,
     )
-    extensions = Extensions(
-        engine,
+    giving_back = GivingBack(
         scheduler,
-        webhooks=webhook_scheduler,
+        webhook_scheduler,
         reminders=settings.webhook_expiring_minutes > 0,
         observe=observe,
     )
@@ -144,8 +143,8 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         attempts=Attempts(engine, scheduler, attempt_scheduler, settings.attempts_at_most_seconds),
         orders=orders,
         feed=Feed(engine),
-        extensions=extensions,
         freezes=Freezes(engine),
+        giving_back=giving_back,
         stock=StockService(engine, _timeouts(settings).ms),
         clients=Clients(engine),
         providers=Providers(engine),

@@ -1,8 +1,7 @@
-"""``python -m orders freeze ...``, ``freezes`` and ``thaw``: deadlines, moved by operators."""
+"""``python -m orders freeze ...``, ``freezes`` and ``thaw``: cancellations, stopped by operators."""
 
 import re
-import time
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import click
@@ -19,15 +18,12 @@ from orders.freezes.domain import (
     Scope,
 )
 from orders.http.auth import services
-from orders.http.routes.extensions import wanted_orders
 from orders.http.schemas.freezes import FreezeOut, Reason
-from orders.sql.ids import is_uuid, new_id
+from orders.sql.ids import is_uuid
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 #: How many freezes are listed.
 MOST_LISTED = 100
-#: How long one round of extensions takes, and after how many to give up on orders that stay locked.
-ROUND_SECONDS, MOST_ROUNDS = 1.0, 3600
 
 
 class Duration(click.ParamType[int]):
@@ -50,15 +46,15 @@ class Duration(click.ParamType[int]):
 DURATION, REASON = Duration(), TypeAdapter[str](Reason)
 
 
-def _id(_context: object, _parameter: object, text: str | None) -> str | None:
-    if text is not None and not is_uuid(text):
+def _id(_context: object, _parameter: object, text: str) -> str:
+    if not is_uuid(text):
         raise click.BadParameter(f"{text!r} is not an id")
     return text
 
 
-def _reason(_context: object, _parameter: object, text: str | None) -> str | None:
+def _reason(_context: object, _parameter: object, text: str) -> str:
     try:
-        return None if text is None else str(REASON.validate_python(text))
+        return str(REASON.validate_python(text))
     except ValidationError as error:
         raise click.BadParameter("it is 1 to 200 printable characters") from error
 
@@ -118,62 +114,6 @@ def _row(each: Freeze) -> tuple[str, ...]:
     orders = each.given_back if is_over else services().freezes.count(each.scope, each.deadline)
     facts = (str(each.scope), time_of(each.ends_at), str(orders), each.opened_by, each.reason)
     return (each.id, each.state, *facts)
-
-
-def _moment(_context: object, _parameter: object, text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is not a time like 2026-11-22T09:30:00Z") from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-@click.command("extend", cls=Command)
-@click.option("--by", "seconds", type=DURATION, required=True, help="By how much: 90s, 15m, 1h.")
-@click.option(
-    "--reason", callback=_reason, help="Why, for people to read. Needed unless it is a --dry-run."
-)
-@click.option("--client", help="Only orders of this client.")
-@click.option("--sku", help="Only orders with this SKU.")
-@click.option("--placed-after", callback=_moment, help="Only orders placed after this time.")
-@click.option("--due-before", callback=_moment, help="Only orders due before this time.")
-@click.option("--dry-run", is_flag=True, help="Only count the orders.")
-@click.option("--resume", "extension_id", callback=_id, help="Continue the extension with this id.")
-@with_appcontext
-def extend(seconds: int, reason: str | None, dry_run: bool, **wanted: Any) -> None:  # noqa: FBT001  click's
-    """Extend unpaid orders; overdue ones get the time from now on.
-
-    It can be interrupted at any time, and resumed with the id that it prints first.
-    """
-    if not seconds:
-        raise click.BadParameter("it is at least 1s", param_hint="'--by'")
-    extension_id = wanted.pop("extension_id") or new_id()
-    which = wanted_orders(services(), **wanted)
-    if dry_run:
-        click.echo(f"{services().extensions.count(which).extended} orders would be extended")
-        return
-    if not reason:
-        raise click.UsageError("Missing option '--reason'.")
-    click.echo(f"extension {extension_id}")
-    total = 0
-    for _ in range(MOST_ROUNDS):
-        progress = services().extensions.extend(
-            which,
-            ms=1000 * seconds,
-            note=reason,
-            by=COMMAND_LINE,
-            extension_id=extension_id,
-            seconds=ROUND_SECONDS,
-        )
-        total += progress.extended
-        click.echo(f"{total} orders extended")
-        if progress.done:
-            return
-        if not progress.extended:  # what is left is locked
-            time.sleep(ROUND_SECONDS)
-    raise click.ClickException(f"some orders stay locked; go on with --resume {extension_id}")
 
 
 @click.command("thaw", cls=Command)

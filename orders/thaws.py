@@ -61,7 +61,7 @@ def _give_back(
     services: Services, connection: sa.Connection, freeze_id: str, until: float
 ) -> float | Outcome | None:
     """Give back as much as can be until then, on the monotonic clock; return when to look again."""
-    while (batch := services.extensions.give_back(connection, freeze_id)) is not None:
+    while (batch := services.giving_back.batch(connection, freeze_id)) is not None:
         if batch.extended:
             log.info("time given back", freeze=freeze_id, orders=len(batch.extended))
         if batch.done:

@@ -324,13 +324,6 @@ CREATE TABLE freezes (
 );
 CREATE INDEX ix_freezes_holding ON freezes (ends_at, id) WHERE given_back_at IS NULL;
 CREATE INDEX ix_freezes_opened ON freezes (opened_at, id);
-CREATE TABLE extensions (
-  id uuid NOT NULL,
-  fingerprint varchar(64) NOT NULL,
-  before_id uuid NOT NULL,
-  after_id uuid NOT NULL,
-  CONSTRAINT pk_extensions PRIMARY KEY (id)
-);
 CREATE TABLE cancellation_pace (
   id smallint NOT NULL,
   granted integer NOT NULL,
@@ -388,7 +381,7 @@ def downgrade() -> None:
           api_clients, api_keys, ops_sessions, provider_endpoints, provider_secrets,
           provider_messages, stock_items, stock_repairs, stock_adjustments, orders, unpaid_orders,
           order_items, payments, payment_entries, order_events, webhook_subscriptions,
-          webhook_secrets, webhook_interests, webhook_deliveries, freezes, extensions,
-          cancellation_pace, payment_attempts, queue_pauses, api_signs
+          webhook_secrets, webhook_interests, webhook_deliveries, freezes, cancellation_pace,
+          payment_attempts, queue_pauses, api_signs
         """
     )

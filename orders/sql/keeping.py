@@ -34,16 +34,6 @@ sa.Index(
 )
 sa.Index("ix_freezes_opened", freezes.c.opened_at, freezes.c.id)
 
-# What operators' extensions of many orders are, so that one can be repeated.
-extensions = sa.Table(
-    "extensions",
-    metadata,
-    sa.Column("id", Id, primary_key=True),
-    sa.Column("fingerprint", sa.String(64), nullable=False),  # of what was asked for
-    sa.Column("before_id", Id, nullable=False),  # orders from this id on were placed later
-    sa.Column("after_id", Id, nullable=False),  # orders up to this id need not be read again
-)
-
 # What may be cancelled at the moment: one row, see `orders.order.pace`.
 cancellation_pace = sa.Table(
     "cancellation_pace",

@@ -12,9 +12,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 CREATED = Counter("orders_created", "Orders placed.")
 PAID = Counter("orders_paid", "Orders that were paid, or cost nothing.")
 CANCELLED = Counter("orders_cancelled", "Orders cancelled, by reason.", ["reason"])
-EXTENDED = Counter(
-    "orders_extended", "Deadlines that the service itself moved, by reason.", ["reason"]
-)
+EXTENDED = Counter("orders_extended", "Deadlines moved to give time back after a freeze.")
 PAYMENTS = Counter(
     "orders_payments", "Payments by the status that they got; refunds; disputes.", ["status"]
 )
@@ -27,8 +25,6 @@ WEBHOOKS = Counter("orders_webhooks", "Attempts to send a webhook, by outcome.",
 # Zero, rather than absent, before the first event of a kind: otherwise a rate misses that event.
 for reason in CancelReason:
     CANCELLED.labels(reason)
-for cause in ("freeze", "operators"):
-    EXTENDED.labels(cause)
 for status in (*PaymentStatus, "disputed"):
     PAYMENTS.labels(status)
 for outcome in ("delivered", "failed", "dead"):
@@ -45,7 +41,7 @@ def count(event: str, reason: str = "", times: int = 1, /) -> None:
         case EventType.CANCELLED:
             CANCELLED.labels(reason).inc(times)
         case EventType.EXTENDED:
-            EXTENDED.labels(reason).inc(times)
+            EXTENDED.inc(times)
         case _:
             if reason == "paid_in_time":
                 PAID_IN_TIME.inc(times)

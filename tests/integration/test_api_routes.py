@@ -359,7 +359,6 @@ SCOPES: dict[tuple[str, str], set[str]] = {
     ("DELETE", "/v1/stock/<sku>"): {"ops"},
     ("GET", "/v1/stock/<sku>/adjustments"): {"ops"},
     ("POST", "/v1/stock/<sku>/adjustments"): {"ops"},
-    ("POST", "/v1/extensions"): {"ops"},
     ("GET", "/v1/freezes"): {"ops"},
     ("POST", "/v1/freezes"): {"ops"},
     ("GET", "/v1/freezes/<uuid:freeze_id>"): {"ops"},

@@ -23,10 +23,10 @@ from orders.errors import (
     SkuNotFound,
 )
 from orders.freezes.domain import Freeze, FreezeState, Scope
+from orders.freezes.giving_back import GivenBack, GivingBack
 from orders.freezes.service import EVERYTHING, MOST_HOLDING, Freezes
 from orders.http.schemas.types import rfc3339
 from orders.order.domain import CancelReason, EventType, Order
-from orders.order.extensions import ExtendedBatch, Extensions
 from orders.sql.database import autocommit
 from orders.sql.expressions import later, now
 from orders.sql.ids import new_id
@@ -35,7 +35,7 @@ from orders.sql.steps import Operation
 from orders.sql.tables import unpaid_orders
 from orders.thaws import thaw_flow
 from orders.timeouts import timeout_flow
-from tests.conftest import Shop
+from tests.conftest import RecordingScheduler, Shop
 from tests.expiring import expire_now, swept
 from worker import NotDue, Task
 
@@ -59,14 +59,11 @@ def end(shop: Shop, *which: Freeze, ms_ago: int = 0) -> None:
             connection.execute(moved, {"ago": -ms_ago, "before": -ms_ago - 60 * MINUTE_MS})
 
 
-def extensions(shop: Shop) -> Extensions:
-    return Extensions(shop.engine, shop.scheduler, reminders=True)
-
-
-def give_back(shop: Shop, freeze: Freeze) -> ExtendedBatch | None:
+def give_back(shop: Shop, freeze: Freeze) -> GivenBack | None:
     """One batch."""
     with autocommit(shop.engine) as connection:
-        return extensions(shop).give_back(connection, freeze.id)
+        giving_back = GivingBack(shop.scheduler, RecordingScheduler(), reminders=True)
+        return giving_back.batch(connection, freeze.id)
 
 
 def give_all_back(shop: Shop, freeze: Freeze) -> dict[str, float]:
@@ -271,7 +268,7 @@ def test_the_later_of_two_freezes_counts(shop: Shop) -> None:
 def test_giving_back_can_be_interrupted_anywhere(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orders.order.extensions.BATCH_SIZE", 2)
+    monkeypatch.setattr("orders.freezes.giving_back.BATCH_SIZE", 2)
     orders = overdue(shop, 5)
     held = freeze(shop)
     end(shop, held)
@@ -296,7 +293,7 @@ def test_a_locked_order_counts_as_left(shop: Shop) -> None:
         first = give_back(shop, held)
         assert first is not None
         assert ([*first.extended], first.done) == ([other.id], False)
-        assert give_back(shop, held) == ExtendedBatch({}, done=False)
+        assert give_back(shop, held) == GivenBack({}, done=False)
     assert [*give_all_back(shop, held)] == [paying.id]
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from orders.errors import AlreadyPaid, OrderCancelled
 from orders.freezes.domain import Scope
+from orders.freezes.giving_back import GivingBack
 from orders.freezes.service import Freezes
 from orders.order.domain import Order, OrderStatus
-from orders.order.extensions import Extensions
 from orders.sql.database import autocommit
-from tests.conftest import Shop
+from tests.conftest import RecordingScheduler, Shop
 from tests.expiring import expire_now
 from tests.integration.test_orders_races import RACES, place_overdue
 from tests.length import quick_first
@@ -62,9 +62,9 @@ class Race:
         return self._shop.service.order(self._shop.client, self._order.id)
 
     def _give_back(self, freeze_id: str) -> None:
-        extensions = Extensions(self._shop.engine, self._shop.scheduler)
+        giving_back = GivingBack(self._shop.scheduler, RecordingScheduler())
         with autocommit(self._shop.engine) as connection:
-            while (batch := extensions.give_back(connection, freeze_id)) and not batch.done:
+            while (batch := giving_back.batch(connection, freeze_id)) and not batch.done:
                 pass
 
     def check(self) -> Order:

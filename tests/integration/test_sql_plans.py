@@ -29,16 +29,10 @@ from orders.errors import (
     UnknownOrder,
 )
 from orders.freezes.domain import Scope
+from orders.freezes.giving_back import GivingBack
 from orders.freezes.service import Freezes
 from orders.ops import repository as ops
 from orders.order.domain import CancelledOrder, Entry
-from orders.order.extensions import (
-    Extensions,
-    Wanted,
-    count_wanted,
-    extend_wanted,
-    first_page,
-)
 from orders.order.feed import Feed
 from orders.order.holdings import Holding
 from orders.order.repository import OrderRepository, read_order
@@ -76,7 +70,7 @@ from orders.watch.doctor import MOST_LINES, MOST_SKUS, NEWEST
 from orders.webhooks.domain import Answer
 from orders.webhooks.service import SLICE, WebhookPolicy, Webhooks
 from orders.webhooks.signatures import signed
-from tests.conftest import Shop, empty_database, opened, upgrade
+from tests.conftest import RecordingScheduler, Shop, empty_database, opened, upgrade
 from tests.expiring import expire_now, swept
 from tests.integration.reads import COUNT, Read, watched
 
@@ -335,18 +329,6 @@ def test_a_batch_expires_without_statistics(shops: Shops, size: int, *, in_detai
     assert len(told) == len(shops) * size * in_detail
 
 
-def test_extensions_need_no_statistics(shops: Shops) -> None:
-    def use(shop: Shop) -> None:
-        for wanted in (Wanted(sku="sku-007"), Wanted(shop.client, due_before=NOW)):
-            values = {**first_page(wanted), "for_extension": new_id()}
-            more = {"for_ms": 60_000, "for_note": "r", "for_whom": "b", "reminders": False}
-            with autocommit(shop.engine) as connection:
-                assert count_wanted(connection, **values)[0].wanted
-                assert extend_wanted(connection, **values, **more)
-
-    assert_alike(shops, use)
-
-
 def test_a_paced_batch_needs_no_statistics(shops: Shops) -> None:
     batches = {id(shop): overdue(shop, 500) for shop in shops}
 
@@ -403,7 +385,8 @@ def test_freezes_need_no_statistics(shops: Shops, frozen: list[str]) -> None:
         assert len(held.page(page_size=PAGE)) == PAGE
         held.thaw(frozen[0], by="b")
         with autocommit(shop.engine) as connection:
-            given = Extensions(shop.engine, shop.scheduler).give_back(connection, frozen[0])
+            giving_back = GivingBack(shop.scheduler, RecordingScheduler())
+            given = giving_back.batch(connection, frozen[0])
         assert given is not None
         assert len(given.extended) == 500
         with shop.engine.begin() as connection:

@@ -24,11 +24,9 @@ from examples import receiver as receiver_example
 from orders import deliveries
 from orders.deliveries import Deliverer, webhook_flow
 from orders.http.routes.webhooks import ROLES
-from orders.order.extensions import Wanted
 from orders.queues import WEBHOOK_QUEUE
 from orders.sql.database import autocommit
 from orders.sql.expressions import later, now
-from orders.sql.ids import new_id
 from orders.sql.tables import (
     order_events,
     unpaid_orders,
@@ -958,26 +956,20 @@ def test_a_deadline_that_moves_takes_its_reminder_with_it(hooked: Hooked) -> Non
 
 
 @reminding
-@pytest.mark.parametrize("how", ["freeze", "operators"])
-def test_time_that_the_service_gives_is_told_and_reminded_of(hooked: Hooked, how: str) -> None:
+def test_time_that_the_service_gives_is_told_and_reminded_of(hooked: Hooked) -> None:
     order, services = hooked.place(timeout_seconds=1800), hooked.api.services
     hooked.drain()
     remind(hooked, order["id"], 4)
-    if how == "freeze":
-        held = services.freezes.open(reason="r", by="b", seconds=60, give_back_seconds=1200).freeze
-        services.freezes.thaw(held.id, by="b")
-        with autocommit(services.engine) as connection:
-            services.extensions.give_back(connection, held.id)
-    else:
-        services.extensions.extend(
-            Wanted(), ms=20 * MINUTE_MS, note="n", by="b", extension_id=new_id(), seconds=9
-        )
+    held = services.freezes.open(reason="r", by="b", seconds=60, give_back_seconds=1200).freeze
+    services.freezes.thaw(held.id, by="b")
+    with autocommit(services.engine) as connection:
+        services.giving_back.batch(connection, held.id)
     [delivery] = [each for each in hooked.deliveries() if each["type"] == "order.extended"]
     queue = DelayQueue(services.redis, WEBHOOK_QUEUE)
     wait_until(lambda: queue.look_up(delivery["id"]), "Redis to know the delivery")
     remind(hooked, order["id"], 4)
     assert hooked.receiver.types()[1:] == ["order.expiring", "order.extended", "order.expiring"]
-    assert hooked.receiver.messages[2].json["data"]["reason"] == how
+    assert hooked.receiver.messages[2].json["data"]["reason"] == "freeze"
 
 
 def extend(hooked: Hooked, order_id: str, minutes: int) -> None:

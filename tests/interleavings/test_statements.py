@@ -28,9 +28,9 @@ from orders.closings import attempt_flow
 from orders.config import Settings
 from orders.errors import OrderError
 from orders.freezes.domain import Scope
+from orders.freezes.giving_back import GivingBack
 from orders.freezes.service import Freezes
 from orders.order.domain import Order
-from orders.order.extensions import Extensions
 from orders.order.payments import PaymentResult
 from orders.providers.service import Providers
 from orders.sql.database import autocommit
@@ -44,7 +44,7 @@ from orders.sql.tables import (
     stock_items,
     unpaid_orders,
 )
-from tests.conftest import Shop
+from tests.conftest import RecordingScheduler, Shop
 from tests.expiring import expire_now
 from tests.interleavings.rewriting import rewriting, with_clock
 from tests.length import quick_first, rounds
@@ -192,11 +192,11 @@ class Scene:
         if not freeze_id:
             return
         self.freezes.thaw(freeze_id, by="a test")
-        extensions = Extensions(self.shop.engine, self.shop.scheduler)
+        giving_back = GivingBack(self.shop.scheduler, RecordingScheduler())
 
         def gives_back() -> bool:
             with autocommit(self.shop.engine) as connection:
-                batch = extensions.give_back(connection, freeze_id)
+                batch = giving_back.batch(connection, freeze_id)
             return batch is None or batch.done
 
         self.until_done(gives_back)

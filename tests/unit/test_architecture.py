@@ -152,12 +152,16 @@ RULES = [
     ),
     # What an endpoint is sent, and how, is decided without a database.
     Rule("orders.webhooks.sender", never=SQL),
-    # A context's statements are its own. The operators' page and the doctor look at everything.
+    # A context's statements are its own. The operators' page and the doctor look at everything; a
+    # freeze moves deadlines as an order's own operation does.
     *(
         Rule(
             "orders.*",
             never=(f"orders.{each}.repository", f"orders.{each}.operations"),
-            but_not=(f"orders.{each}.*", "orders.bootstrap", "orders.ops.*", "orders.watch.*"),
+            but_not=(
+                *(f"orders.{each}.*", "orders.bootstrap", "orders.ops.*", "orders.watch.*"),
+                "orders.freezes.giving_back",
+            ),
         )
         for each in CONTEXTS
     ),
