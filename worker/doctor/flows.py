@@ -2,7 +2,8 @@
 
 import reprlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 
 from ..errors import FATAL, described
@@ -29,19 +30,20 @@ def application_findings(flow: Flow) -> Iterator[Finding]:
 def flow_findings(flow: Flow, queue: DelayQueue | None) -> Iterator[Finding]:
     """Everything about a flow except its own checks. ``queue`` is None if Redis does not answer."""
     yield _settings(flow)
-    up = True
     if flow.probe is not None:
-        probed = _probe(flow)
-        up = not probed.advice
-        yield probed
-    if queue is None and flow.pauses is not None and up:  # otherwise it was found with the queue
+        try:
+            flow.probe()
+        except FATAL:
+            raise
+        except BaseException as error:  # noqa: BLE001  the application's code may raise anything
+            advice = "Workers claim nothing while the probe fails. Fix what it reports."
+            yield failure("flow.probe", f"{flow.name}: {described(error)}", advice)
+            return
+        yield ok("flow.probe", f"{flow.name}: the probe succeeds")
+    if queue is None and flow.pauses is not None:  # otherwise it was found with the queue
         yield pause_finding(flow.name, flow.pauses.find())
-    if flow.sweep is not None and up:
-        sample = FirstRecords(flow.sweep)
-        yield _overdue(flow.name, sample, queue)
-        if queue is not None:
-            yield _lost_tasks(flow, sample, queue)
-        yield from _wrong_rows(flow.name, sample)
+    if flow.sweep is not None:
+        yield from _records(flow, flow.sweep, queue)
 
 
 def _settings(flow: Flow) -> Finding:
@@ -62,70 +64,51 @@ def _settings(flow: Flow) -> Finding:
     return ok("flow.settings", f"{flow.name}: no contradictions")
 
 
-def _probe(flow: Flow) -> Finding:
-    assert flow.probe is not None
-    try:
-        flow.probe()
-    except FATAL:
-        raise
-    except BaseException as error:  # noqa: BLE001  the application's code may raise anything
-        advice = "Workers claim nothing while the probe fails. Fix what it reports."
-        return failure("flow.probe", f"{flow.name}: {described(error)}", advice)
-    return ok("flow.probe", f"{flow.name}: the probe succeeds")
+def _records(flow: Flow, sweep: Sweep, queue: DelayQueue | None) -> Iterator[Finding]:
+    """The records compared with the queue."""
+    wrong: dict[str, str] = {}
 
-
-class FirstRecords:
-    """The first records of a sweep within some bounds."""
-
-    def __init__(self, sweep: Sweep) -> None:
-        self._sweep = sweep
-        #: Why rows were skipped, by their text.
-        self.wrong: dict[str, str] = {}
-
-    def __call__(self, after_seconds: float | None, before_seconds: float) -> list[Due]:
+    def sample(after_seconds: float | None, before_seconds: float) -> list[Due]:
+        """The first records within these bounds."""
         found: list[Due] = []
-        for row in chain.from_iterable(self._sweep(after_seconds, before_seconds)):
+        for row in chain.from_iterable(sweep(after_seconds, before_seconds)):
             try:
                 found.append(checked_due(row))
             except Exception as error:  # noqa: BLE001  a row may be anything
-                self.wrong[reprlib.repr(row)] = str(error)
-            if len(found) + len(self.wrong) >= SAMPLE:
+                wrong[reprlib.repr(row)] = str(error)
+            if len(found) + len(wrong) >= SAMPLE:
                 break
         return found
 
-
-def _wrong_rows(name: str, sample: FirstRecords) -> Iterator[Finding]:
-    for row, why in [*sample.wrong.items()][:1]:
+    yield _overdue(flow.name, sample(None, -LATE_SECONDS), queue)
+    if queue is not None:
+        yield _lost_tasks(flow, partial(sample, 0.0, 2 * flow.lookahead_seconds), queue)
+    for row, why in [*wrong.items()][:1]:
         advice = "Correct them: no sweep restores what cannot be scheduled."
-        count = quantity(len(sample.wrong), "record")
-        yield warning("flow.rows", f"{name}: {count} skipped, such as {row}: {why}", advice)
+        count = quantity(len(wrong), "record")
+        yield warning("flow.rows", f"{flow.name}: {count} skipped, such as {row}: {why}", advice)
 
 
-def _overdue(name: str, sample: FirstRecords, queue: DelayQueue | None) -> Finding:
-    late = [due for due in sample(None, -LATE_SECONDS) if due.delay_ms <= 0]
-    dead: set[str] = set()
-    if queue is not None and late:
-        dead = {
-            letter.id for letter in queue.letters((due.id for due in late), with_payloads=False)
-        }
-    waiting = [due for due in late if due.id not in dead]
+def _overdue(name: str, sample: Sequence[Due], queue: DelayQueue | None) -> Finding:
+    late = {due.id: due.delay_ms for due in sample if due.delay_ms <= 0}
+    letters = queue.letters(late, with_payloads=False) if queue is not None else []
+    waiting = late.keys() - {letter.id for letter in letters}
     if not waiting:
         return ok("flow.overdue", f"{name}: nothing is overdue by more than {LATE_SECONDS:g} s")
-    oldest = -min(due.delay_ms for due in waiting) / 1000
-    many = f"{len(waiting)} or more" if len(late) >= SAMPLE else f"{len(waiting)}"
+    oldest = -min(late[each] for each in waiting) / 1000
+    many = f"{len(waiting)}{' or more' if len(late) >= SAMPLE else ''}"
     advice = "Check that it is not paused, and a worker running and up. If so, see its log and `dead list`."
     return failure("flow.overdue", f"{name}: {many} overdue, the oldest by {oldest:,.0f} s", advice)
 
 
-def _lost_tasks(flow: Flow, sample: FirstRecords, queue: DelayQueue) -> Finding:
+def _lost_tasks(flow: Flow, sample: Callable[[], list[Due]], queue: DelayQueue) -> Finding:
     """Whether Redis has the tasks that are due next by the records, as far ahead as the sweep looks."""
-    horizon = 2 * flow.lookahead_seconds
-    page = sample(0.0, horizon)
-    soon = f"{quantity(len(page), 'task')} due within {horizon:g} s"
+    page = sample()
+    soon = f"{quantity(len(page), 'task')} due within {2 * flow.lookahead_seconds:g} s"
     lost = {*queue.restore(page, look_only=True).lost} if page else set()
     if lost:  # some may be done by now, or may only just have been created
         time.sleep(SETTLE_SECONDS)
-        again = [due for due in sample(0.0, horizon) if due.id in lost]
+        again = [due for due in sample() if due.id in lost]
         lost = {*queue.restore(again, look_only=True).lost} if again else set()
     if not lost:
         return ok("flow.tasks", f"{flow.name}: Redis has lost none of {soon}")

@@ -26,15 +26,6 @@ def server_findings(
     client: redis.Redis, queues: Sequence[DelayQueue], clock: Callable[[], float]
 ) -> Iterator[Finding]:
     """Everything about the server. Raises redis.RedisError."""
-    yield from _info_findings(client)
-    for queue in queues:
-        yield from _rights(client, queue)
-    yield from _script_cache(client)
-    yield _clock(client, clock)
-
-
-def _info_findings(client: redis.Redis) -> Iterator[Finding]:
-    """Everything that INFO reports."""
     try:
         info: Any = client.info()
     except redis.ResponseError as error:
@@ -43,9 +34,16 @@ def _info_findings(client: redis.Redis) -> Iterator[Finding]:
             f"INFO was refused ({error}): version, role, eviction, memory and persistence are unknown",
             "Give this user +info: it reads no data.",
         )
-        return
-    for check in (_version, _role, _replicas, _eviction, _memory, _persistence):
-        yield from check(info)
+    else:
+        for check in (_version, _role, _eviction, _memory, _persistence, _scripts):
+            yield from check(info)
+    for queue in queues:
+        yield _rights(client, queue)
+    before = clock()
+    reply: Any = client.time()
+    seconds, micros = reply
+    offset = seconds + micros / 1_000_000 - (before + clock()) / 2
+    yield clock_finding("redis.clock", "Redis", offset)
 
 
 def _version(info: Info) -> Iterator[Finding]:
@@ -68,9 +66,6 @@ def _role(info: Info) -> Iterator[Finding]:
         advice = "Point REDIS_URL at the primary; a redis+sentinel:// URL always finds it."
         primary = f"{info.get('master_host')}:{info.get('master_port')}"
         yield failure("redis.role", f"a replica of {primary}, which takes no writes", advice)
-
-
-def _replicas(info: Info) -> Iterator[Finding]:
     count = int(info.get("connected_slaves", 0))
     replicas = [info[f"slave{n}"] for n in range(count) if f"slave{n}" in info]
     behind = [
@@ -91,11 +86,9 @@ def _eviction(info: Info) -> Iterator[Finding]:
         advice = "Ask whoever runs the server: it must be noeviction."
         yield warning("redis.eviction", "the server does not report its maxmemory-policy", advice)
     elif may_evict(policy):
-        yield failure(
-            "redis.eviction",
-            f"maxmemory-policy is {policy}: Redis may delete whole queues, and workers do not use it",
-            "CONFIG SET maxmemory-policy noeviction, and the same in its configuration file.",
-        )
+        summary = f"maxmemory-policy is {policy}: Redis may delete whole queues, and workers do not use it"
+        advice = "CONFIG SET maxmemory-policy noeviction, and the same in its configuration file."
+        yield failure("redis.eviction", summary, advice)
     else:
         yield ok("redis.eviction", f"maxmemory-policy is {policy}")
 
@@ -118,23 +111,22 @@ def _memory(info: Info) -> Iterator[Finding]:
 
 
 def _persistence(info: Info) -> Iterator[Finding]:
+    on_disk = {"aof_last_write_status": "writing the AOF", "rdb_last_bgsave_status": "saving"}
+    failed = [what for name, what in on_disk.items() if info.get(name, "ok") != "ok"]
     if info.get("loading"):
         advice = "Wait until it has read the file."
         yield failure("redis.persistence", "it is loading its data", advice)
-        return
-    on_disk = {"aof_last_write_status": "writing the AOF", "rdb_last_bgsave_status": "saving"}
-    failed = [what for name, what in on_disk.items() if info.get(name, "ok") != "ok"]
-    if failed:
+    elif failed:
         advice = (
             "See its log: usually the disk is full. Until this is fixed it may refuse all writes."
         )
         yield failure("redis.persistence", f"{' and '.join(failed)} failed", advice)
     elif "aof_enabled" in info and not info["aof_enabled"]:
-        yield warning(
-            "redis.persistence",
-            f"appendonly is off: a crash loses everything since the last save, {_last_save(info)}",
-            "Set appendonly yes. A flow with a sweep restores what is lost; other flows lose it for good.",
+        summary = (
+            f"appendonly is off: a crash loses everything since the last save, {_last_save(info)}"
         )
+        advice = "Set appendonly yes. A flow with a sweep restores what is lost; other flows lose it for good."
+        yield warning("redis.persistence", summary, advice)
     else:
         yield ok("redis.persistence", f"AOF on, last save {_last_save(info)}")
 
@@ -148,7 +140,17 @@ def _last_save(info: Info) -> str:
     return f"{ago} ({quantity(int(changes or 0), 'change')} since)"
 
 
-def _rights(client: redis.Redis, queue: DelayQueue) -> Iterator[Finding]:
+def _scripts(info: Info) -> Iterator[Finding]:
+    count = int(info.get("number_of_cached_scripts") or 0)
+    if count > MANY_SCRIPTS:
+        summary = f"{count:,} scripts are cached, and this engine has {len(scripts())}"
+        advice = "Another program puts values into the text of its scripts, which fills the memory."
+        yield warning("redis.scripts", summary, advice)
+    else:
+        yield ok("redis.scripts", f"{count} cached; scripts are loaded on first use")
+
+
+def _rights(client: redis.Redis, queue: DelayQueue) -> Finding:
     """Whether this user may use the queue's keys and channel. The commands sent change nothing."""
     check, pattern = "redis.rights", f"{{{queue.name}}}:*"
     try:
@@ -156,52 +158,21 @@ def _rights(client: redis.Redis, queue: DelayQueue) -> Iterator[Finding]:
         client.zrem(queue.keys.scheduled, "")  # removes nothing, because no id is empty
     except redis.exceptions.NoPermissionError as error:
         advice = f"In its ACL, give this user ~{pattern} with +@all -@dangerous +info."
-        yield failure(check, f"no permission for the keys {pattern}: {error}", advice)
-        return
+        return failure(check, f"no permission for the keys {pattern}: {error}", advice)
     except redis.ResponseError as error:  # read-only, too few replicas, the disk is full, WRONGTYPE
         advice = "Nothing can be claimed until it accepts writes. See its log, and check whether a failover is under way."
-        yield failure("redis.writes", f"refuses to write the keys of {queue.name}: {error}", advice)
-        return
+        return failure(
+            "redis.writes", f"refuses to write the keys of {queue.name}: {error}", advice
+        )
     try:
         client.publish(queue.keys.wake, b"")
-        pubsub = client.pubsub()  # type: ignore[no-untyped-call]
-        try:
+        with client.pubsub() as pubsub:  # type: ignore[no-untyped-call]
             pubsub.subscribe(queue.keys.wake)
             pubsub.get_message(timeout=1.0)  # the answer to the subscription
-        finally:
-            pubsub.close()
     except redis.exceptions.NoPermissionError:
-        yield warning(
-            check,
-            f"no permission for the channel {queue.keys.wake}: workers are not woken, so new tasks may start seconds late",
-            f"In its ACL, give this user &{pattern}.",
-        )
-        return
-    yield ok(check, f"may use the keys and the channel of {queue.name}")
-
-
-def _script_cache(client: redis.Redis) -> Iterator[Finding]:
-    try:
-        info: Any = client.info("memory")
-    except redis.ResponseError:
-        return
-    count = int(info.get("number_of_cached_scripts") or 0)
-    if count > MANY_SCRIPTS:
-        yield warning(
-            "redis.scripts",
-            f"{count:,} scripts are cached, and this engine has {len(scripts())}",
-            "Another program puts values into the text of its scripts, which fills the memory.",
-        )
-    else:
-        yield ok("redis.scripts", f"{count} cached; scripts are loaded on first use")
-
-
-def _clock(client: redis.Redis, clock: Callable[[], float]) -> Finding:
-    before = clock()
-    reply: Any = client.time()
-    seconds, micros = reply
-    offset = seconds + micros / 1_000_000 - (before + clock()) / 2
-    return clock_finding("redis.clock", "Redis", offset)
+        summary = f"no permission for the channel {queue.keys.wake}: workers are not woken, so new tasks may start seconds late"
+        return warning(check, summary, f"In its ACL, give this user &{pattern}.")
+    return ok(check, f"may use the keys and the channel of {queue.name}")
 
 
 def _mb(size: int) -> str:
