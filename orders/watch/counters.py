@@ -32,7 +32,7 @@ for outcome in ("delivered", "failed", "dead"):
 
 
 def count(event: str, reason: str = "", times: int = 1, /) -> None:
-    """Count what happened: an `Observer`."""
+    """Count what happened: an `Observer`. Ignores events that no counter is for."""
     match event:
         case EventType.CREATED:
             CREATED.inc(times)
@@ -46,4 +46,5 @@ def count(event: str, reason: str = "", times: int = 1, /) -> None:
             if reason == "paid_in_time":
                 PAID_IN_TIME.inc(times)
             family, _, outcome = event.partition(".")
-            {"payment": PAYMENTS, "webhook": WEBHOOKS}[family].labels(outcome).inc(times)
+            if counter := {"payment": PAYMENTS, "webhook": WEBHOOKS}.get(family):
+                counter.labels(outcome).inc(times)

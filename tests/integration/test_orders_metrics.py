@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from orders.errors import AlreadyPaid, OutOfStock
 from orders.order.domain import RefundsDue
@@ -14,6 +14,7 @@ from orders.providers.service import Providers
 from orders.sql.database import reading
 from orders.sql.ids import new_id
 from orders.sql.tables import payments
+from orders.watch.counters import count
 from orders.watch.metrics import Figures
 from tests.conftest import Shop
 from tests.expiring import expire_now
@@ -93,6 +94,15 @@ def refunds_due(shop: Shop, most: int = 10) -> dict[str, RefundsDue]:
     with reading(shop.engine) as connection:
         found = OrderRepository(connection).refunds_due(most)
     return {due.currency: due for due in found}
+
+
+def test_an_event_without_a_counter_is_not_counted() -> None:
+    def counted() -> list[bytes]:
+        return [line for line in generate_latest().splitlines() if line.startswith(b"orders_")]
+
+    before = counted()
+    count("order.reopened", "by hand")
+    assert counted() == before
 
 
 def test_only_an_unpaid_order_past_its_deadline_is_overdue(shop: Shop) -> None:
