@@ -4,6 +4,15 @@ from orders.app import create_app
 from orders.config import Settings
 from orders.http.openapi import FILE, written
 
-if __name__ == "__main__":
+
+def text() -> str:
+    """What the routes and the errors that they declare say now."""
     app = create_app(Settings(database_url="postgresql+psycopg:///none", redis_url="redis://none"))
-    FILE.write_text(written(app))
+    try:
+        return written(app)
+    finally:
+        app.extensions["orders"].close()
+
+
+if __name__ == "__main__":
+    FILE.write_text(text())

@@ -1,6 +1,6 @@
 """Holds every response of the tests to the document: its status, type, headers and body.
 
-The document is docs/openapi.json, which unit/test_openapi.py holds to the application.
+The document is made of the routes. That docs/openapi.json is the same, unit/test_openapi.py says.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from jsonschema import Draft202012Validator, FormatChecker
 from werkzeug.test import TestResponse
 
-from orders.http import openapi
+from devtools import openapi
 
 #: Of every response, or of the server's own.
 COMMON = {"Content-Type", "Content-Length", "X-Content-Type-Options"}
@@ -20,7 +20,7 @@ class Conformance:
     """What the document says of each route."""
 
     def __init__(self) -> None:
-        self._document = json.loads(openapi.FILE.read_text())
+        self._document = json.loads(openapi.text())
         #: By the identity of a schema of the document: making one takes longer than using it.
         self._validators: dict[int, Draft202012Validator] = {}
         self._paths = [
