@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 import structlog
 
 from orders.bootstrap import Services
-from orders.errors import InboxFull
 from orders.outages import outages
 from orders.queues import RETENTION_QUEUE
 from orders.sql.statements import FIRST
@@ -60,11 +59,7 @@ class Pruner:
     def _delete(self, redis_ms: int) -> bool:
         """Delete a batch of orders; whether there are more. Also Redis's clock must call them old."""
         not_after = datetime.fromtimestamp(min(time.time(), redis_ms / 1000), UTC)
-        try:
-            deleted = self._services.retention.delete(self._after, self._size, not_after)
-        except InboxFull as error:
-            log.error("no orders deleted", error=str(error))
-            raise
+        deleted = self._services.retention.delete(self._after, self._size, not_after)
         if deleted.orders:
             log.info("orders deleted", orders=deleted.orders)
         self._after = deleted.last_id or FIRST.id

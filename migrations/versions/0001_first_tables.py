@@ -77,6 +77,7 @@ CREATE TABLE provider_messages (
   status varchar(7) NOT NULL,
   note varchar(500) NOT NULL,
   unknown_type varchar(100),
+  order_id uuid,
   CONSTRAINT pk_provider_messages PRIMARY KEY (id),
   CONSTRAINT fk_provider_messages_endpoint_id
     FOREIGN KEY(endpoint_id) REFERENCES provider_endpoints (id)
@@ -86,6 +87,8 @@ CREATE INDEX ix_provider_messages_status ON provider_messages (status, created_a
 CREATE INDEX ix_provider_messages_endpoint ON provider_messages (endpoint_id, status);
 CREATE INDEX ix_provider_messages_type ON provider_messages (endpoint_id, unknown_type)
   WHERE unknown_type IS NOT NULL;
+CREATE INDEX ix_provider_messages_order ON provider_messages (order_id)
+  WHERE order_id IS NOT NULL;
 
 -- Stock
 CREATE TABLE stock_items (

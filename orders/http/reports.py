@@ -1,6 +1,7 @@
 """What becomes of a provider's signed message: it is recorded, or waits for a person. None is lost."""
 
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -20,6 +21,7 @@ from orders.errors import (
 )
 from orders.http.schemas.providers import (
     ENTRIES,
+    EntryReported,
     OtherMessage,
     PaymentFailed,
     PaymentPending,
@@ -49,15 +51,18 @@ def receive(services: Services, sender: Sender, webhook_id: str, body: bytes) ->
     and PaymentNotFound, as a refund may overtake its payment, and unexpected errors. Raises
     StorageUnavailable, and InboxFull if it would have to wait, without keeping it.
     """
-    keep = services.providers.keep
+    keep = partial(services.providers.keep, sender, webhook_id, body)
+    named: dict[str, str] = {}
     try:
-        found = _recorded(services, sender, body)
+        report = ReportIn.model_validate(parse_object(body))
+        named = _named(report)
+        found = _recorded(services, sender, report)
     except StorageUnavailable:
         raise
     except Exception as error:
         name = type(error).__name__
         log.warning("webhook refused", error=name, webhook_id=webhook_id, **sender._asdict())
-        keep(sender, webhook_id, body, _reason(error), waits=True)
+        keep(_reason(error), waits=True, **named)
         if isinstance(error, OrderNotFound | PaymentNotFound) or not isinstance(
             error, OrderError | BadRequest | ValidationError
         ):
@@ -65,7 +70,7 @@ def receive(services: Services, sender: Sender, webhook_id: str, body: bytes) ->
         return Outcome("waiting")
     kind = found.unknown_type
     note = f"unknown type {kind}" if kind else found.outcome
-    keep(sender, webhook_id, body, note, waits=kind is not None, unknown_type=kind)
+    keep(note, waits=kind is not None, unknown_type=kind, **named)
     return found
 
 
@@ -77,8 +82,18 @@ def replay(services: Services, message_id: str) -> ProviderMessage:
     return services.providers.message(message_id)
 
 
-def _recorded(services: Services, sender: Sender, body: bytes) -> Outcome:
-    message = ReportIn.model_validate(parse_object(body)).root
+def _named(report: ReportIn) -> dict[str, str]:
+    """The order, or else the payment, that a message names."""
+    message = report.root
+    if isinstance(message, OtherMessage):
+        return {}
+    if isinstance(message, EntryReported):
+        return {"payment_reference": message.data.payment_reference}
+    return {"order_id": message.data.order_id}
+
+
+def _recorded(services: Services, sender: Sender, report: ReportIn) -> Outcome:
+    message = report.root
     if isinstance(message, OtherMessage):
         return Outcome("ignored", unknown_type=message.type)
     orders, data = services.orders, message.data.model_dump()

@@ -22,7 +22,7 @@ from orders.sql.expressions import (
 from orders.sql.secrets import Secrets
 from orders.sql.statements import FIRST, made_of, newest_ids, oldest_first
 from orders.sql.steps import Operation, Step, insertion
-from orders.sql.tables import api_clients, provider_endpoints, provider_secrets
+from orders.sql.tables import api_clients, orders, payments, provider_endpoints, provider_secrets
 from orders.sql.tables import provider_messages as messages
 
 p = sa.bindparam
@@ -104,6 +104,14 @@ def keep(step: Step) -> sa.Select[Any]:
     is_known = sa.exists().where(messages.c.id == for_id)
     has_room = sa.case((~waits | is_known, sa.true()), else_=~sa.exists(last))
     room = step("room", sa.select(has_room.label("is_there"), waits.label("waits")))
+    named = sa.select(orders.c.id).where(
+        orders.c.id == p("for_order"), unindexed(orders.c.client_id == p("for_client"))
+    )
+    of_payment = sa.select(payments.c.order_id).where(
+        payments.c.client_id == p("for_client"),
+        payments.c.provider == p("for_provider"),
+        payments.c.reference == p("for_reference"),
+    )
     row = {
         "id": for_id,
         "endpoint_id": "for_endpoint",
@@ -113,9 +121,11 @@ def keep(step: Step) -> sa.Select[Any]:
         "status": sa.case((room.c.waits, text_literal(MessageStatus.WAITING)), else_=settled),
         "note": "for_note",
         "unknown_type": "for_type",
+        "order_id": sa.func.coalesce(named.scalar_subquery(), of_payment.scalar_subquery()),
     }
     new = insertion(messages, row, room.c.is_there, source=room)
-    changed = {name: new.excluded[name] for name in ("status", "note", "unknown_type")}
+    noted = ("status", "note", "unknown_type", "order_id")
+    changed = {name: new.excluded[name] for name in noted}
     step(
         "message",
         new.on_conflict_do_update(

@@ -167,11 +167,14 @@ class Providers(Service):
         *,
         waits: bool = False,
         unknown_type: str | None = None,
+        order_id: str | None = None,
+        payment_reference: str | None = None,
     ) -> None:
         """Keep a signed message, with what became of it. The same message again is the same row.
 
         If it ``waits`` for a person, it is kept until one settles it; otherwise for `KEPT`. Of an
-        unknown type only the first message waits: providers add new ones at any time.
+        unknown type only the first message waits: providers add new ones at any time. It belongs to the
+        client's order of this id, or of this payment, if there is one.
 
         Raises InboxFull, with nothing kept, if too many of its endpoint's wait already.
         """
@@ -185,6 +188,10 @@ class Providers(Service):
                 for_body=body,
                 for_note=note[:500],
                 for_type=unknown_type,
+                for_order=order_id,
+                for_client=sender.client_id,
+                for_provider=sender.provider,
+                for_reference=payment_reference,
                 waits=waits,
                 old_ms=-KEPT // timedelta(milliseconds=1),
             )

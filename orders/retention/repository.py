@@ -16,7 +16,6 @@ from orders.sql.expressions import (
     unindexed,
 )
 from orders.sql.keeping import payment_attempts
-from orders.sql.statements import FIRST
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import (
     REFUND_DUE,
@@ -26,14 +25,11 @@ from orders.sql.tables import (
     orders,
     payment_entries,
     payments,
-    provider_endpoints,
     provider_messages,
     webhook_deliveries,
 )
 
 p = sa.bindparam
-#: Messages that wait beyond this number are not read.
-MOST_WAITING = 10_000
 #: What is left of an erased message.
 ERASED = b'{"type": "erased"}'
 #: What has its order's id, and goes with it, besides payments and their entries.
@@ -42,12 +38,7 @@ OF_ORDER = (order_items, order_events, payment_attempts, webhook_deliveries)
 # Orders from here on are kept. Neither a clock of the database's that jumped nor one of ours alone
 # makes an order old.
 _since = later(sa.func.least(now(), p("not_after", type_=Instant)), "kept_ms")
-_mentioned = sa.func.json_array_elements_text(p("mentioned", type_=sa.JSON)).column_valued("said")
-
-
-def _is_mentioned(text: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-    """Whether a message that waits for a person names this."""
-    return one_of(sa.cast(text, sa.String), sa.select(_mentioned))
+_waits = provider_messages.c.status == text_literal("waiting")
 
 
 def _any_of(table: sa.Table, fact: Any, *conditions: Any) -> sa.ColumnElement[bool]:
@@ -77,15 +68,10 @@ MAY_GO = sa.and_(
     ~_any_of(order_events, order_events.c.at >= _since),
     ~_any_of(
         payments,
-        (payments.c.status == REFUND_DUE)
-        | _is_mentioned(payments.c.reference)
-        | sa.exists(_open_disputes),
+        (payments.c.status == REFUND_DUE) | sa.exists(_open_disputes),
     ),
-    ~_any_of(
-        payment_attempts,
-        payment_attempts.c.settled_at.is_(None) | _is_mentioned(payment_attempts.c.reference),
-    ),
-    ~_is_mentioned(orders.c.id),
+    ~_any_of(payment_attempts, payment_attempts.c.settled_at.is_(None)),
+    ~_any_of(provider_messages, _waits),
 )
 
 
@@ -140,52 +126,20 @@ def delete(step: Step) -> sa.Select[Any]:
     return sa.select(gone.c.id)
 
 
-# The bodies of messages that wait for a person.
-LIST_WAITING = (
-    sa.select(provider_messages.c.body)
-    .where(
-        provider_messages.c.status == text_literal("waiting"),
-        provider_messages.c.created_at > sa.literal(FIRST.at, Instant),
-    )
-    .limit(sa.literal_column(str(MOST_WAITING + 1)))
-)
-# An order's client, and its references at payment providers.
-GET_NAMES = sa.union_all(
-    sa.select(orders.c.client_id, sa.null().label("reference")).where(
-        orders.c.id == p("for_id", type_=Id)
-    ),
-    *(
-        sa.select(table.c.client_id, table.c.reference).where(
-            table.c.order_id == p("for_id", type_=Id)
-        )
-        for table in (payments, payment_attempts)
-    ),
-)
+# An order's client.
+GET_CLIENT = sa.select(orders.c.client_id).where(orders.c.id == p("for_id", type_=Id))
 # What was sent about an order, and what was answered.
 FORGET_SENT = (
     sa.update(webhook_deliveries)
     .where(webhook_deliveries.c.order_id == p("for_id", type_=Id))
     .values(body=None, last_body=None)
 )
-# Providers' messages in pages, each with its client.
-LIST_MESSAGES = (
-    sa.select(
-        *provider_messages.c["id", "body", "status"],
-        sa.select(provider_endpoints.c.client_id)
-        .where(provider_endpoints.c.id == provider_messages.c.endpoint_id)
-        .scalar_subquery()
-        .label("client_id"),
-    )
-    .where(provider_messages.c.id > p("after_id", type_=Id))
-    .order_by(provider_messages.c.id)
-    .limit(p("page_size", type_=sa.Integer))
-)
-# Messages keep no more than that there were some.
+_is_about = provider_messages.c.order_id == p("for_id", type_=Id)
+# An order's messages keep no more than that there were some; those that wait are left.
 FORGET_MESSAGES = (
-    sa.update(provider_messages)
-    .where(
-        one_of(provider_messages.c.id, ids("for_ids")),
-        unindexed(provider_messages.c.status != text_literal("waiting")),
-    )
-    .values(body=ERASED)
+    sa.update(provider_messages).where(_is_about, unindexed(~_waits)).values(body=ERASED)
+)
+# How many of an order's messages wait for a person.
+COUNT_WAITING = (
+    sa.select(sa.func.count()).select_from(provider_messages).where(_is_about, unindexed(_waits))
 )

@@ -7,17 +7,12 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from orders.errors import InboxFull, OrderNotFound
+from orders.errors import OrderNotFound
 from orders.retention import repository
-from orders.retention.domain import named_in
-from orders.retention.repository import MOST_WAITING
 from orders.sql.errors import retried
-from orders.sql.statements import FIRST
 from orders.sql.transactions import Service
 
 DAY_MS = 86_400_000
-#: How many messages of providers are read at a time.
-PAGE_SIZE = 1000
 #: What erases the reference and the metadata.
 NO_DETAILS = {"client_reference": None, "metadata": None}
 
@@ -33,7 +28,7 @@ class Deleted(NamedTuple):
 
 
 class Erased(NamedTuple):
-    """Where else personal data was erased, and how many messages still have some."""
+    """From how many messages personal data was erased, and how many that wait may still have some."""
 
     messages: int
     waiting: int
@@ -52,19 +47,12 @@ class Retention(Service):
         """Delete those of the next orders after a position that are old enough and done with.
 
         An order counts as old when it was placed, and last changed, so many days ago: by the database's
-        clock, and by ``not_after``. Raises InboxFull, with nothing deleted.
+        clock, and by ``not_after``.
         """
         if not self._days:
             return Deleted(0, None)
         with self._writing() as sql:
-            waiting = sql.run(repository.LIST_WAITING).scalars().all()
-            if len(waiting) > MOST_WAITING:
-                raise InboxFull("No order is deleted.")
-            values = {
-                "mentioned": [*frozenset().union(*map(named_in, waiting))],
-                "kept_ms": -DAY_MS * self._days,
-                "not_after": not_after,
-            }
+            values = {"kept_ms": -DAY_MS * self._days, "not_after": not_after}
             page = sql.do(repository.lock, after_id=after_id, page_size=most, **values)
             locked = [row.id for row in page if row.is_locked]
             gone = sql.do(repository.delete, for_ids=locked, **values) if locked else []
@@ -76,39 +64,14 @@ class Retention(Service):
         Raises OrderNotFound if there is no trace of it.
         """
         with self._reading() as sql:
-            names = sql.run(repository.GET_NAMES, for_id=order_id).all()
-        client_id = names[0].client_id if names else None
-        references = {row.reference for row in names}
+            client_id = sql.run(repository.GET_CLIENT, for_id=order_id).scalar()
         if client_id is not None:
             with suppress(OrderNotFound):  # deleted since
                 self._describe(client_id, order_id, NO_DETAILS)
-            with self._autocommit() as sql:
-                sql.run(repository.FORGET_SENT, for_id=order_id)
-        messages, waiting = self._erase_messages(order_id, client_id, references)
+        with self._autocommit() as sql:
+            sql.run(repository.FORGET_SENT, for_id=order_id)
+            messages = sql.run(repository.FORGET_MESSAGES, for_id=order_id).rowcount
+            waiting = sql.run(repository.COUNT_WAITING, for_id=order_id).scalar_one()
         if client_id is None and not messages and not waiting:
             raise OrderNotFound
         return Erased(messages, waiting)
-
-    def _erase_messages(
-        self, order_id: str, client_id: str | None, references: set[Any]
-    ) -> tuple[int, int]:
-        """Erase what providers said about an order; how many messages, and how many that wait and stay."""
-        erased = waiting = 0
-        after_id: str | None = FIRST.id
-        while after_id is not None:
-            with self._autocommit() as sql:
-                page = sql.run(
-                    repository.LIST_MESSAGES, after_id=after_id, page_size=PAGE_SIZE
-                ).all()
-                about = [
-                    row
-                    for row in page
-                    if order_id in (named := named_in(row.body))
-                    or (row.client_id == client_id and references & named)
-                ]
-                waiting += sum(row.status == "waiting" for row in about)
-                if about:
-                    ids = [row.id for row in about]
-                    erased += sql.run(repository.FORGET_MESSAGES, for_ids=ids).rowcount
-            after_id = page[-1].id if len(page) == PAGE_SIZE else None
-        return erased, waiting

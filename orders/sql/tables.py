@@ -99,6 +99,7 @@ provider_messages = sa.Table(
     sa.Column("status", sa.String(7), nullable=False),  # waiting or settled
     sa.Column("note", sa.String(500), nullable=False),  # what became of it, or why it waits
     sa.Column("unknown_type", sa.String(100)),
+    sa.Column("order_id", Id),  # the client's order that it is about, if there was one
 )
 # Those that wait, or are old, oldest first.
 index_by("ix_provider_messages_status", *provider_messages.c["status", "created_at", "id"])
@@ -109,6 +110,12 @@ sa.Index(
     "ix_provider_messages_type",
     *provider_messages.c["endpoint_id", "unknown_type"],
     postgresql_where=provider_messages.c.unknown_type.is_not(None),
+)
+# Those about one order.
+sa.Index(
+    "ix_provider_messages_order",
+    provider_messages.c.order_id,
+    postgresql_where=provider_messages.c.order_id.is_not(None),
 )
 
 stock_items = sa.Table(
