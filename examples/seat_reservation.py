@@ -4,9 +4,8 @@ python -m examples seat_reservation
 
 A table, a flow and routes. On your own servers, with DATABASE_URL and REDIS_URL:
 
-alembic -c examples/seats/alembic.ini upgrade head    # then INSERT INTO seats (id) VALUES ('A1')
+flask --app examples.seat_reservation run    # then INSERT INTO seats (id) VALUES ('A1')
 python -m worker run examples.seat_reservation:flows
-flask --app examples.seat_reservation run
 curl -X POST 'localhost:5000/seats/A1/hold?by=ada'
 """
 
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from flask import Flask, abort, request
 
-from examples.stage import migrate, scratch_database, wait_until_empty, working
+from examples.stage import scratch_database, wait_until_empty, working
 from worker import DelayQueue, Flow, connect
 from worker.records import Records
 
@@ -52,6 +51,7 @@ def flows() -> list[Flow]:
 def create_app(engine: sa.Engine | None = None, hold_seconds: float = 600) -> Flask:
     app = Flask(__name__)
     engine = engine or sa.create_engine(os.environ["DATABASE_URL"])
+    metadata.create_all(engine)  # a service has migrations: `make new` writes the first
     records = holds(engine)
 
     def change(seat: str, condition: sa.ColumnElement[bool], **values: object) -> dict[str, object]:
@@ -80,10 +80,9 @@ def play(redis_url: str) -> None:
     """Two seats are held for a second. One is paid for, the other becomes free again."""
     os.environ["REDIS_URL"] = redis_url
     with scratch_database() as engine:
-        migrate(engine, "seats")
+        http = create_app(engine, hold_seconds=1).test_client()
         with engine.begin() as connection:
             connection.execute(seats.insert(), [{"id": "A1"}, {"id": "A2"}])
-        http = create_app(engine, hold_seconds=1).test_client()
         for path in ("A1/hold", "A2/hold", "A1/hold", "A2/pay"):
             print(path, http.post(f"/seats/{path}?by=ada").status)
         with working(redis_url, holds(engine).flow()):

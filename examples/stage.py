@@ -5,13 +5,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import sqlalchemy as sa
 from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Debugging
-from alembic import command
-from alembic.config import Config
 
 from devtools.processes import free_port
 from worker import DelayQueue, Flow, Worker
@@ -43,12 +40,6 @@ def scratch_database() -> Iterator[sa.Engine]:
         engine = sa.create_engine(f"sqlite:///{folder}/scratch.db")
         yield engine
         engine.dispose()
-
-
-def migrate(engine: sa.Engine, folder: str) -> None:
-    """Run the migrations of an example, as ``alembic -c examples/FOLDER/alembic.ini upgrade head``."""
-    ini = Path(__file__).parent / folder / "alembic.ini"
-    command.upgrade(Config(ini, attributes={"engine": engine}), "head")
 
 
 @contextmanager

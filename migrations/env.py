@@ -2,11 +2,11 @@
 
 import os
 import time
-from configparser import ConfigParser
-from importlib import import_module
 
 import sqlalchemy as sa
 from alembic import context
+
+from orders.sql.tables import metadata
 
 #: Any number, the same for every migrator of this service.
 LOCK = 7_281_500
@@ -19,27 +19,21 @@ NOT_COMPARED = "ix_stock_items_sku"
 
 
 def run() -> None:
-    """Migrate; on PostgreSQL in a transaction, so that what fails changes nothing.
+    """Migrate in a transaction, so that what fails changes nothing.
 
     A migration may end the transaction to do what cannot be done in one, such as building an index
     concurrently; running it again must then finish the work. For that it sets lock_timeout to 0: such
     a build waits for old snapshots, and nobody waits behind it.
     """
     engine = context.config.attributes.get("engine") or sa.create_engine(_database_url())
-    on_sqlite = engine.dialect.name == "sqlite"
-    of_others = _tables_of_others()
     with _connected(engine) as connection:
-        if not on_sqlite:
-            _wait_for_other_migrators(connection)
-            _wait_briefly_for_tables(connection)
+        _wait_for_other_migrators(connection)
+        _wait_briefly_for_tables(connection)
         context.configure(
             connection=connection,
-            target_metadata=_metadata(context.config.get_main_option("metadata", "")),
-            version_table=context.config.get_main_option("version_table", "alembic_version"),
+            target_metadata=metadata,
             compare_server_default=False,
             include_object=lambda _, name, *__: name != NOT_COMPARED,
-            include_name=lambda name, kind, _: kind != "table" or name not in of_others,
-            render_as_batch=on_sqlite,
         )
         _migrate(connection)
     if "engine" not in context.config.attributes:
@@ -70,26 +64,6 @@ def _wait_briefly_for_tables(connection: sa.Connection) -> None:
     connection.commit()
 
 
-def _metadata(place: str) -> sa.MetaData:
-    """The metadata at ``module:name``."""
-    module, _, name = place.partition(":")
-    found: sa.MetaData = getattr(import_module(module), name)
-    return found
-
-
-def _tables_of_others() -> set[str]:
-    """The tables of the other services in alembic.ini, which a comparison must not want to drop."""
-    here = context.config.config_ini_section
-    ini = ConfigParser(interpolation=None)
-    ini.read(context.config.config_file_name or [])
-    found: set[str] = set()
-    for section in ini.sections():
-        if section != here and "metadata" in ini[section]:
-            found |= _metadata(ini[section]["metadata"]).tables.keys()
-            found.add(ini[section].get("version_table", "alembic_version"))
-    return found
-
-
 def _wait_for_other_migrators(connection: sa.Connection) -> None:
     # By polling: a statement that waits has a snapshot, and a concurrent build of an index waits
     # for all older snapshots. The lock ends with the connection.
@@ -100,7 +74,6 @@ def _wait_for_other_migrators(connection: sa.Connection) -> None:
 
 
 def _database_url() -> sa.URL:
-    # Imports nothing from `orders`: services without it use this file too.
     text = os.environ.get("DATABASE_URL", "").strip()
     example = "set it to postgresql+psycopg://user:password@host/name"
     if not text:
@@ -114,8 +87,7 @@ def _database_url() -> sa.URL:
         ImportError,
     ) as error:  # without the URL: it has a password
         raise SystemExit(f"alembic: DATABASE_URL is malformed: {example}") from error
-    only = context.config.get_main_option("only", url.get_backend_name())
-    if url.get_backend_name() != only:
+    if url.get_backend_name() != "postgresql":
         raise SystemExit(f"alembic: DATABASE_URL names no supported database: {example}")
     return url
 

@@ -21,7 +21,6 @@ def config() -> Config:
     folder = str(files("orders") / "migrations")
     made.set_main_option("script_location", folder.replace("%", "%%"))  # % begins a reference
     made.set_main_option("path_separator", "os")
-    made.set_main_option("metadata", "orders.sql.tables:metadata")
     return made
 
 

@@ -130,7 +130,7 @@ ROWS = [
         "flask --app orders.app providers rotate ID", "'ID' is not an id: providers list", status=2
     ),
     # Examples
-    Row("examples remindr", "there is no example remindr: did you mean reminder?", status=2),
+    Row("examples plain_que", "there is no example plain_que: did you mean plain_queue?", status=2),
     Row("examples", "python -m examples NAME --help describes one", status=2),
     Row("examples.demo --base-url http://127.0.0.1:1 --api-key", "expected one argument", status=2),
 ]
@@ -198,12 +198,12 @@ def test_what_is_wrong_is_one_sentence(row: Row, folder: Path, unmigrated_url: s
 
 @pytest.mark.slow
 def test_an_example_and_their_list_say_what_they_do(folder: Path) -> None:
-    one = told(Row("examples reminder --help", "", {}, 0), folder)
+    one = told(Row("examples nightly_report --help", "", {}, 0), folder)
     assert (one.returncode, one.stderr) == (0, "")
-    assert one.stdout.startswith("Reminders: the day before an appointment")
+    assert one.stdout.startswith("A report at two o'clock each night")
     every = told(Row("examples --help", "", {}, 0), folder)
     assert every.returncode == 0
-    assert "\n  reminder              Reminders: the day before" in every.stdout
+    assert "\n  nightly_report        A report at two o'clock" in every.stdout
 
 
 @pytest.mark.slow

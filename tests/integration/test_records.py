@@ -18,8 +18,6 @@ import psycopg
 import pytest
 import redis
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -161,16 +159,6 @@ def test_a_seat_is_free_again_after_ten_minutes_and_not_before(house: Theatre) -
         connection.execute(move)
     assert not handler([task])
     assert house.statuses() == {"A1": "free"}
-
-
-def test_the_tables_of_the_example_are_what_its_migration_makes(
-    records_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DATABASE_URL", records_url)
-    ini = Config(EXAMPLE.parent / "seats" / "alembic.ini")
-    command.upgrade(ini, "head")
-    command.check(ini)
-    command.downgrade(ini, "base")
 
 
 # -- one batch -----------------------------------------------------------------------------

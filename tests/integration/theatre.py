@@ -13,7 +13,6 @@ from devtools import processes
 from devtools.processes import ROOT, Process, wait_until
 from examples import seat_reservation
 from examples.seat_reservation import seats
-from examples.stage import migrate
 from worker import DelayQueue, connect
 
 EXAMPLE = ROOT / "examples" / "seat_reservation.py"
@@ -56,7 +55,7 @@ class Theatre:
         self._folder = folder
         self._workers: list[Process] = []
         self.engine = sa.create_engine(database_url)
-        migrate(self.engine, "seats")
+        seat_reservation.metadata.create_all(self.engine)
         with patch.dict(os.environ, self._env):
             self.holds = seat_reservation.holds(self.engine)
         self.queue = DelayQueue(connect(redis_url, timeout_seconds=10), "seat-holds")
