@@ -15,7 +15,6 @@ from orders.freezes.domain import (
     MAX_SECONDS,
     Freeze,
     FreezeState,
-    Scope,
 )
 from orders.http.auth import services
 from orders.http.schemas.freezes import FreezeOut, Reason
@@ -65,7 +64,7 @@ def time_of(moment: datetime) -> str:
 
 def _described(freeze: Freeze) -> str:
     """What a freeze concerns, and until when."""
-    count = services().freezes.count(freeze.scope, freeze.deadline)
+    count = services().freezes.count(freeze.client, freeze.deadline)
     return f"{freeze.id}: {freeze.scope}, until {time_of(freeze.ends_at)}; {count} orders concerned"
 
 
@@ -73,7 +72,6 @@ def _described(freeze: Freeze) -> str:
 @click.option("--reason", required=True, callback=_reason, help="Why, for people to read.")
 @click.option("--for", "seconds", type=DURATION, required=True, help="How long: 90s, 15m, 1h.")
 @click.option("--client", help="Only orders of this client.")
-@click.option("--sku", help="Only orders with this SKU.")
 @click.option(
     "--give-back",
     type=DURATION,
@@ -81,13 +79,13 @@ def _described(freeze: Freeze) -> str:
     help="How long its orders have left, at least, when it ends (5m).",
 )
 @with_appcontext
-def freeze(reason: str, seconds: int, client: str | None, sku: str | None, give_back: int) -> None:
-    """Stop cancellations by timeout, of all orders or of some.
+def freeze(reason: str, seconds: int, client: str | None, give_back: int) -> None:
+    """Stop cancellations by timeout, of all orders or of one client's.
 
     Orders can still be placed, paid, extended and cancelled by hand.
     """
     made, _ = services().freezes.open(
-        Scope(client, sku),
+        client,
         reason=reason,
         by=COMMAND_LINE,
         seconds=seconds,
@@ -111,8 +109,8 @@ def list_freezes(every: bool, as_json: bool) -> None:  # noqa: FBT001  click's
 def _row(each: Freeze) -> tuple[str, ...]:
     # Of those that hold, how many are concerned; of the others, how many got time back.
     is_over = each.state is FreezeState.OVER
-    orders = each.given_back if is_over else services().freezes.count(each.scope, each.deadline)
-    facts = (str(each.scope), time_of(each.ends_at), str(orders), each.opened_by, each.reason)
+    orders = each.given_back if is_over else services().freezes.count(each.client, each.deadline)
+    facts = (each.scope, time_of(each.ends_at), str(orders), each.opened_by, each.reason)
     return (each.id, each.state, *facts)
 
 

@@ -1,6 +1,6 @@
 """The flow that settles payment attempts which have ended, and asks their providers before it does.
 
-While a provider does not answer, orders with an attempt at it are frozen.
+While a provider does not answer, orders with an attempt at it wait, up to their bound.
 """
 
 import threading
@@ -16,7 +16,6 @@ from orders.attempts.domain import DueAttempt, Gateway, Paid, Unknown
 from orders.attempts.gateway import HttpGateway
 from orders.bootstrap import Services
 from orders.errors import GatewayUnavailable, OrderError, StorageUnavailable
-from orders.freezes.domain import Scope
 from orders.outages import outages
 from orders.queues import ATTEMPT_QUEUE
 from orders.sql.keeping import payment_attempts, queue_pauses
@@ -34,9 +33,6 @@ SPACING_SECONDS = 0.05
 MY_TURN = Backoff(0.1, 5.0)
 #: How soon to ask again what the provider could not tell.
 AGAIN = Backoff(2.0, 60.0)
-
-#: Who opens freezes here.
-BY = "provider"
 
 #: The gateway of a client's provider; None if it has none any more.
 Gateways = Callable[[str, str], Gateway | None]
@@ -100,10 +96,6 @@ def http_gateways(services: Services) -> Gateways:
     return find
 
 
-def _scope(attempt: DueAttempt) -> Scope:
-    return Scope(client=attempt.client, provider=attempt.provider)
-
-
 class _Place:
     """What a worker knows of one client's provider."""
 
@@ -112,8 +104,6 @@ class _Place:
         self.places = threading.Semaphore(MOST_AT_ONE)
         #: When the next request may begin, on the monotonic clock.
         self.free_at = 0.0
-        #: Whether this outage has had its freeze.
-        self.had_freeze = False
 
 
 class Closing:
@@ -180,17 +170,11 @@ class Closing:
             reply = gateway.close(attempt.reference)
         except Exception as error:
             is_open = place.circuit.failed()
-            if is_open and not place.had_freeze:
-                self._freeze(attempt)
-                place.had_freeze = True
             if not isinstance(error, GatewayUnavailable):
                 log.exception("provider not asked", **facts)
             log.warning("provider does not answer", **facts, error=str(error), circuit=is_open)
             return self._later(attempt, 1000 * AGAIN(number))
         place.circuit.succeeded()
-        place.had_freeze = False
-        # Whichever worker found that it did not.
-        self._services.freezes.thaw_all(BY, _scope(attempt))
         log.info("provider asked", **facts, reply=type(reply).__name__.lower())
         if isinstance(reply, Unknown):
             return self._later(attempt, 1000 * AGAIN(number))
@@ -198,14 +182,6 @@ class Closing:
             return self._paid(attempt, reply, number)
         self._closed.add(attempt.id)
         return None
-
-    def _freeze(self, attempt: DueAttempt) -> None:
-        """Freeze the orders with an attempt at this provider, unless another worker has."""
-        freezes, scope = self._services.freezes, _scope(attempt)
-        if not freezes.open_ones(BY, scope):
-            reason = f"The provider {attempt.provider} does not answer."
-            seconds = self._services.settings.freeze_at_most_seconds
-            freezes.open(scope, reason=reason, by=BY, seconds=seconds)
 
     def _paid(self, attempt: DueAttempt, reply: Paid, number: int) -> Outcome | None:
         """Record the money, as if the provider had reported it."""

@@ -309,8 +309,6 @@ CREATE INDEX ix_webhook_deliveries_subscription
 CREATE TABLE freezes (
   id uuid NOT NULL,
   client_id uuid,
-  sku varchar(64),
-  provider varchar(50),
   reason varchar(200) NOT NULL,
   opened_by varchar(100) NOT NULL,
   opened_at timestamptz NOT NULL,
@@ -322,8 +320,7 @@ CREATE TABLE freezes (
   given_back_at timestamptz,
   CONSTRAINT pk_freezes PRIMARY KEY (id),
   CONSTRAINT ck_freezes_give_back_ms CHECK (give_back_ms >= 0),
-  CONSTRAINT fk_freezes_client_id FOREIGN KEY(client_id) REFERENCES api_clients (id),
-  CONSTRAINT fk_freezes_sku FOREIGN KEY(sku) REFERENCES stock_items (sku)
+  CONSTRAINT fk_freezes_client_id FOREIGN KEY(client_id) REFERENCES api_clients (id)
 );
 CREATE INDEX ix_freezes_holding ON freezes (ends_at, id) WHERE given_back_at IS NULL;
 CREATE INDEX ix_freezes_opened ON freezes (opened_at, id);

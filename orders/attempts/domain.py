@@ -48,8 +48,6 @@ class DueAttempt(NamedTuple):
     id: str
     order_id: str
     client_id: str
-    #: Its name.
-    client: str
     provider: str
     reference: str
     #: Milliseconds until it ends.

@@ -26,7 +26,6 @@ from orders.sql.statements import made_of, oldest_first
 from orders.sql.steps import Operation, Step, insertion
 from orders.sql.tables import (
     TERMINAL,
-    api_clients,
     order_events,
     orders,
     payments,
@@ -200,13 +199,7 @@ def _of_order(value: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
 _bound = sa.func.coalesce(_of_order(unpaid.under_way_until), later(attempts.ends_at, "for_most_ms"))
 # Attempts that are not settled. Of an order that has ended, a provider is asked for as long.
 GET_OPEN = sa.select(
-    *attempts["id", "order_id", "client_id"],
-    sa.select(api_clients.c.name)
-    .where(api_clients.c.id == attempts.client_id)
-    .correlate(payment_attempts)
-    .scalar_subquery()
-    .label("client"),
-    *attempts["provider", "reference"],
+    *attempts["id", "order_id", "client_id", "provider", "reference"],
     ms_until(attempts.ends_at).label("ends_in_ms"),
     (attempts.asks & ~_is_reported).label("asks"),
     ((_bound <= now()) & ~sa.func.coalesce(_of_order(frozen(unpaid_orders)), sa.false())).label(

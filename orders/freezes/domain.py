@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import NamedTuple
 
 #: How long a freeze may last from when it is opened or prolonged.
 MAX_SECONDS = 86_400
@@ -20,29 +19,13 @@ class FreezeState(StrEnum):
     OVER = "over"
 
 
-class Scope(NamedTuple):
-    """Which orders a freeze holds: those that are all of what is given."""
-
-    #: The name of their client.
-    client: str | None = None
-    #: A SKU among their items.
-    sku: str | None = None
-    #: The provider of an unsettled payment attempt.
-    provider: str | None = None
-
-    def __str__(self) -> str:
-        given = (f"{name} {value}" for name, value in self._asdict().items() if value is not None)
-        return ", ".join(given) or "everything"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freeze:
     """A freeze."""
 
     id: str
+    #: The name of the client whose orders it holds; None: everybody's.
     client: str | None
-    sku: str | None
-    provider: str | None
     reason: str
     opened_by: str
     opened_at: datetime
@@ -62,8 +45,8 @@ class Freeze:
         return f"{self.scope} until {until}, by {self.opened_by}: {self.reason.rstrip('.')}"
 
     @property
-    def scope(self) -> Scope:
-        return Scope(self.client, self.sku, self.provider)
+    def scope(self) -> str:
+        return "everything" if self.client is None else f"client {self.client}"
 
     @property
     def deadline(self) -> datetime:

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from orders.order.domain import EventType
 from orders.order.operations import move, rows_of
 from orders.order.ports import CheckScheduler, Observer, nobody
-from orders.order.waiting import HOLDS, in_scope
+from orders.order.waiting import HOLDS, is_of
 from orders.sql.expressions import (
     Id,
     clock,
@@ -60,13 +60,16 @@ def give_back(step: Step) -> sa.Select[Any]:
         .with_for_update(skip_locked=True, key_share=True),
     )
     placed_later = first_uuid7(later(_one(freeze, "ends_at"), MILLISECOND))
-    scope = (_one(freeze, name) for name in ("client_id", "sku", "provider"))
     deadline = _one(freeze, "deadline")
     sooner = unpaid_orders.c.expires_at < deadline
     found = step(
         "found",
         sa.select(unpaid_orders.c.order_id)
-        .where(sooner, in_scope(unpaid_orders, *scope), unpaid_orders.c.order_id < placed_later)
+        .where(
+            sooner,
+            is_of(unpaid_orders, _one(freeze, "client_id")),
+            unpaid_orders.c.order_id < placed_later,
+        )
         .order_by(unpaid_orders.c.expires_at, unpaid_orders.c.order_id)
         .limit(p("most")),
     )

@@ -18,7 +18,7 @@ import structlog
 from orders.errors import FreezeNotFound, KeyReused, StorageUnavailable
 from orders.freezes.clock import ClockWatch, Look, uptime_ms
 from orders.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, FreezeState
-from orders.freezes.service import EVERYTHING, Freezes
+from orders.freezes.service import Freezes
 from orders.freezes.signs import BRAKE, CLOCK, DOOR, Signs
 from orders.sql.errors import translated
 
@@ -233,7 +233,6 @@ class Guard:
         made_id = str(uuid5(NAMESPACE_OID, f"{rule} {once or latest}"))
         with suppress(KeyReused):  # another worker did, and says it in other words
             self._freezes.open(
-                EVERYTHING,
                 reason=reason,
                 by=rule,
                 seconds=min(MAX_SECONDS, self._limits.at_most_seconds),

@@ -3,20 +3,17 @@
 import sqlalchemy as sa
 
 from orders.freezes.domain import Freeze, FreezeState
-from orders.order.waiting import HOLDS, in_scope
+from orders.order.waiting import HOLDS, is_of
 from orders.sql.expressions import Instant, later, ms_until, now, text_literal, unindexed
 from orders.sql.keeping import freezes
 from orders.sql.statements import made_of
 from orders.sql.steps import insertion
-from orders.sql.tables import api_clients, stock_items, unpaid_orders
+from orders.sql.tables import api_clients, unpaid_orders
 
 p = sa.bindparam
 FREEZE = made_of(Freeze, state=FreezeState)
 _client = p("for_client", type_=api_clients.c.name.type)
-_sku = p("for_sku", type_=freezes.c.sku.type)
-_provider = p("for_provider", type_=freezes.c.provider.type)
 _client_id = sa.select(api_clients.c.id).where(api_clients.c.name == _client).scalar_subquery()
-_is_sku = sa.exists(sa.select(stock_items.c.sku).where(stock_items.c.sku == _sku))
 _ends_at = later(now(), "for_ms")
 _state = sa.case(
     (freezes.c.given_back_at.is_not(None), text_literal(FreezeState.OVER)),
@@ -35,8 +32,6 @@ _found = sa.select(
 _row = {
     "id": "for_id",
     "client_id": _client_id,
-    "sku": _sku,
-    "provider": _provider,
     "reason": "for_reason",
     "opened_by": "for_whom",
     "opened_at": now(),
@@ -44,11 +39,10 @@ _row = {
     "asked_ms": "for_ms",
     "give_back_ms": "for_give_back_ms",
 }
-_has_scope = (_client.is_(None) | _client_id.is_not(None), _sku.is_(None) | _is_sku)
-# Open a freeze, unless there is one of this id, or no such client or SKU.
-OPEN = insertion(freezes, _row, *_has_scope).on_conflict_do_nothing().returning(freezes.c.id)
-# Whether there are the client and the SKU of a scope.
-HAS_SCOPE = sa.select(_has_scope[0].label("client"), _has_scope[1].label("sku"))
+_is_client = _client.is_(None) | _client_id.is_not(None)
+# Open a freeze, unless there is one of this id, or no such client.
+OPEN = insertion(freezes, _row, _is_client).on_conflict_do_nothing().returning(freezes.c.id)
+IS_CLIENT = sa.select(_is_client)
 _of_id = freezes.c.id == p("for_id")
 _open = (_of_id, unindexed(HOLDS), freezes.c.ends_at > now())
 # Move the end of an open freeze.
@@ -75,11 +69,11 @@ _concerned = (
     sa.select(unpaid_orders.c.order_id)
     .where(
         unpaid_orders.c.expires_at < p("before", type_=Instant),
-        in_scope(unpaid_orders, sa.case((_client.is_not(None), _client_id)), _sku, _provider),
+        is_of(unpaid_orders, _client_id),
     )
     .order_by(unpaid_orders.c.expires_at, unpaid_orders.c.order_id)
     .limit(p("most"))
     .subquery()
 )
-# How many unpaid orders in a scope expire before a moment, up to a number.
+# How many unpaid orders, a client's or all, expire before a moment, up to a number.
 COUNT_CONCERNED = sa.select(sa.func.count()).select_from(_concerned)

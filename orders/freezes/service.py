@@ -1,7 +1,7 @@
-"""What can be done with freezes. While one holds, no order in its scope is cancelled by timeout.
+"""What can be done with freezes. While one holds, no order, or none of one client, is cancelled by timeout.
 
     freezes = Freezes(engine)
-    freeze, _ = freezes.open(Scope(sku="tea"), reason="no card terminal", by="door", seconds=600)
+    freeze, _ = freezes.open("a client", reason="no card terminal", by="door", seconds=600)
     freezes.thaw(freeze.id, by="door")
 
 The statement that cancels reads them (see `orders.order.waiting`), so a freeze holds from its commit
@@ -20,10 +20,9 @@ from orders.errors import (
     FreezeNotFound,
     FreezeOutOfRange,
     KeyReused,
-    SkuNotFound,
 )
 from orders.freezes import repository
-from orders.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, Freeze, Scope
+from orders.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, Freeze
 from orders.sql.errors import retried
 from orders.sql.ids import new_id
 from orders.sql.statements import LAST, Position
@@ -31,7 +30,6 @@ from orders.sql.transactions import Service
 
 log = structlog.get_logger("orders")
 
-EVERYTHING = Scope()
 #: Orders beyond this number are not counted.
 MOST_COUNTED = 10_000
 #: Freezes that hold at a time, of which more are not shown.
@@ -49,7 +47,7 @@ class Freezes(Service):
     @retried
     def open(
         self,
-        scope: Scope = EVERYTHING,
+        client: str | None = None,
         *,
         reason: str,
         by: str,
@@ -57,30 +55,26 @@ class Freezes(Service):
         give_back_seconds: int = GIVE_BACK_SECONDS,
         made_id: str | None = None,
     ) -> Opened:
-        """Freeze orders for some time, up to a day; once for each id, if one is given.
+        """Freeze all orders, or one client's, for some time, up to a day; once for each id, if one is given.
 
         ``by`` says who opens it. Orders that would expire before ``give_back_seconds`` after its end
-        expire then. Raises FreezeOutOfRange, ClientNotFound, SkuNotFound, KeyReused.
+        expire then. Raises FreezeOutOfRange, ClientNotFound, KeyReused.
         """
         if not 0 <= give_back_seconds <= MAX_SECONDS:
             raise FreezeOutOfRange("Up to a day can be given back.")
-        ms, where = _ms(seconds), _values(scope)
+        ms = _ms(seconds)
         freeze_id, give_back_ms = made_id or new_id(), 1000 * give_back_seconds
         times = {"for_ms": ms, "for_give_back_ms": give_back_ms}
-        row = {**where, "for_id": freeze_id, "for_reason": reason, "for_whom": by}
+        row = {"for_client": client, "for_id": freeze_id, "for_reason": reason, "for_whom": by}
         with self._autocommit() as sql:
             is_new = sql.run(repository.OPEN, **row, **times).one_or_none() is not None
-            if not is_new:
-                has = sql.run(repository.HAS_SCOPE, **where).one()
-                if not has.client:
-                    raise ClientNotFound
-                if not has.sku:
-                    raise SkuNotFound
+            if not is_new and not sql.run(repository.IS_CLIENT, for_client=client).scalar_one():
+                raise ClientNotFound
             freeze = sql.one(repository.FREEZE, repository.GET_FREEZE, for_id=freeze_id)
         if freeze is None:
             raise FreezeNotFound
-        same = (freeze.scope, freeze.reason, freeze.asked_ms, freeze.give_back_seconds)
-        if not is_new and same != (scope, reason, ms, give_back_seconds):
+        same = (freeze.client, freeze.reason, freeze.asked_ms, freeze.give_back_seconds)
+        if not is_new and same != (client, reason, ms, give_back_seconds):
             raise KeyReused
         if is_new:
             log.warning("freeze opened", **_facts(freeze), seconds=seconds)
@@ -118,36 +112,31 @@ class Freezes(Service):
         """The freezes that hold orders: open and thawing ones, the one that ends first at the top."""
         return self._all(repository.FREEZE, repository.LIST_HOLDING, most=most)
 
-    def open_ones(self, by: str, scope: Scope = EVERYTHING) -> list[str]:
-        """The open freezes that were opened by ``by``, such as a rule, with this scope."""
+    def open_ones(self, by: str) -> list[str]:
+        """The open freezes that were opened by ``by``, such as a rule."""
         found = self._all(repository.FREEZE, repository.LIST_OPEN, for_whom=by)
-        return [each.id for each in found if each.scope == scope]
+        return [each.id for each in found]
 
-    def thaw_all(self, by: str, scope: Scope = EVERYTHING) -> None:
+    def thaw_all(self, by: str) -> None:
         """End the open freezes of a rule."""
-        for freeze_id in self.open_ones(by, scope):
+        for freeze_id in self.open_ones(by):
             self.thaw(freeze_id, by=by)
 
     def page(self, *, page_size: int, after: Position | None = None) -> list[Freeze]:
         """All freezes, the latest first; ``after`` is when the last one before was opened, and its id."""
         return self._page(repository.FREEZE, repository.LIST_FREEZES, page_size, after or LAST)
 
-    def count(self, scope: Scope, before: datetime, most: int = MOST_COUNTED) -> int:
-        """How many unpaid orders in a scope expire before a moment, such as a freeze's `deadline`.
-
-        Counts ``most`` at most.
+    def count(self, client: str | None, before: datetime, most: int = MOST_COUNTED) -> int:
+        """How many unpaid orders of a client, or of all, expire before a moment, such as a freeze's
+        `deadline`. Counts ``most`` at most.
         """
-        values = {**_values(scope), "before": before, "most": most}
+        values = {"for_client": client, "before": before, "most": most}
         return int(self._value(repository.COUNT_CONCERNED, **values))
 
     def left_ms(self, freeze_id: str) -> int | None:
         """In how many milliseconds a freeze ends; None if it no longer holds."""
         left: int | None = self._value(repository.GET_LEFT_MS, for_id=freeze_id)
         return left
-
-
-def _values(scope: Scope) -> dict[str, str | None]:
-    return {f"for_{name}": value for name, value in scope._asdict().items()}
 
 
 def _ms(seconds: float) -> int:
@@ -159,5 +148,5 @@ def _ms(seconds: float) -> int:
 
 def _facts(freeze: Freeze) -> dict[str, str]:
     """What the log says of a freeze."""
-    facts = {"freeze": freeze.id, "scope": str(freeze.scope), "reason": freeze.reason}
+    facts = {"freeze": freeze.id, "scope": freeze.scope, "reason": freeze.reason}
     return {**facts, "opened_by": freeze.opened_by}

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from orders.caches import SharedRead
 from orders.errors import StorageUnavailable
-from orders.freezes.domain import Freeze, Scope
+from orders.freezes.domain import Freeze
 from orders.freezes.service import MOST_COUNTED, Freezes
 from orders.http.schemas.types import rfc3339
 from orders.ops.repository import NAMES_OF_KEYS
@@ -39,7 +39,7 @@ class ShownFreezes(Freezes):
         with reading(self._watching) as connection:
             until = later(now(), sa.literal(1000 * seconds, sa.BigInteger))
             before = connection.execute(sa.select(until)).scalar_one()
-            count = Freezes(connection).count(Scope(), before)
+            count = Freezes(connection).count(None, before)
         return {"count": count, "most": MOST_COUNTED}
 
     def _read_state(self) -> list[Json] | None:
@@ -60,7 +60,7 @@ class ShownFreezes(Freezes):
         """How many orders each holds; it ends at the first that takes too long to count."""
         with suppress(StorageUnavailable, sa.exc.DBAPIError):
             for each in found:
-                yield Freezes(self._watching).count(each.scope, each.deadline)
+                yield Freezes(self._watching).count(each.client, each.deadline)
 
 
 def _is_key(freeze: Freeze) -> bool:
@@ -71,7 +71,7 @@ def _shown(freeze: Freeze, service: Freezes, names: dict[str, str]) -> Json:
     name = names.get(freeze.opened_by.removeprefix(KEY))
     return {
         "id": freeze.id,
-        "scope": str(freeze.scope),
+        "scope": freeze.scope,
         "reason": freeze.reason,
         "opened_by": f"{name}, {freeze.opened_by}" if name else freeze.opened_by,
         "opened_at": rfc3339(freeze.opened_at),

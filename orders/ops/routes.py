@@ -11,7 +11,6 @@ from flask import Flask, Response, current_app, g, make_response, request, send_
 from orders.bootstrap import Services
 from orders.clients.domain import parted
 from orders.errors import LoginRequired, NotFromThisPage, QueueUnavailable
-from orders.freezes.domain import Scope
 from orders.http.auth import (
     calling_key,
     check_scopes,
@@ -288,9 +287,9 @@ def doctor() -> Response:
 
 @ops.post("/freezes")
 def freeze(body: FreezeIn) -> Json:
-    """Stop cancellations by timeout, of all orders or of some."""
+    """Stop cancellations by timeout, of all orders or of one client's."""
     made, _ = tools().freezes.open(
-        Scope(body.client, body.sku),
+        body.client,
         reason=body.reason,
         by=calling_key(),
         seconds=body.seconds,

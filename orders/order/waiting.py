@@ -9,10 +9,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from orders.sql.expressions import Instant, ms_until, now, one_of, unindexed
+from orders.sql.expressions import Instant, ms_until, now, one_of
 from orders.sql.keeping import freezes, payment_attempts
 from orders.sql.steps import Step
-from orders.sql.tables import order_items
 
 #: How soon an order that is kept is looked at again, at the latest: what frees it may go unnoticed.
 LOOK_AGAIN_MS = sa.literal_column("60000", sa.BigInteger)
@@ -28,55 +27,29 @@ HOLDS = sa.and_(
 GIVING_BACK_MS = sa.literal_column("1000", sa.BigInteger)
 
 
-def in_scope(
-    unpaid: sa.FromClause,
-    client_id: sa.ColumnElement[Any],
-    sku: sa.ColumnElement[Any],
-    provider: sa.ColumnElement[Any],
-) -> sa.ColumnElement[bool]:
-    """Whether an unpaid order is all of what is not null."""
-    order_id = unpaid.c.order_id
-    skus = sa.select(order_items.c.sku).where(order_items.c.order_id == order_id)
-    providers = sa.select(payment_attempts.c.provider).where(
-        payment_attempts.c.order_id == order_id,
-        unindexed(payment_attempts.c.settled_at.is_(None)),
-    )
-
-    def among(query: sa.Select[Any]) -> Any:
-        return sa.any_(sa.func.array(query.correlate(unpaid).scalar_subquery()))
-
-    # An array is read once for each order, and only if a freeze asks for it.
-    return sa.and_(
-        client_id.is_(None) | (client_id == unpaid.c.client_id),
-        sku.is_(None) | (sku == among(skus)),
-        provider.is_(None) | (provider == among(providers)),
-    )
-
-
-def _freezes(unpaid: sa.FromClause, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """The freezes that hold an order."""
-    scope = (freezes.c.client_id, freezes.c.sku, freezes.c.provider)
-    return (
-        sa.select(*columns).where(HOLDS, in_scope(unpaid, *scope)).select_from(freezes)
-    ).correlate(unpaid)
+def is_of(unpaid: sa.FromClause, client_id: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    """Whether an unpaid order is this client's; null is any client."""
+    return client_id.is_(None) | (client_id == unpaid.c.client_id)
 
 
 def frozen(unpaid: sa.FromClause) -> sa.ColumnElement[bool]:
     """Whether a freeze holds an order."""
-    everything = (each.is_(None) for each in freezes.c["client_id", "sku", "provider"])
-    clients = sa.func.array(sa.select(freezes.c.client_id).where(HOLDS).scalar_subquery())
-    # Each query is evaluated once for a whole statement. In a freeze of everything, the first leaves no
-    # order to look at. The other leaves those of clients that a freeze may concern: a freeze that names
-    # no client puts null among the clients, which makes the comparison null, not false.
-    is_all = sa.exists(sa.select(freezes.c.id).where(HOLDS, *everything))
-    may_be_held = (unpaid.c.client_id == sa.any_(clients)).is_not(sa.false())
-    held = sa.exists(_freezes(unpaid, freezes.c.id))
-    return is_all | sa.case((may_be_held, held), else_=sa.false())
+    client_id = freezes.c.client_id
+    clients = sa.select(client_id).where(HOLDS, client_id.is_not(None)).scalar_subquery()
+    # Each query is evaluated once for a whole statement. In a freeze of everything, the first leaves
+    # no order to look at.
+    everything = sa.exists(sa.select(freezes.c.id).where(HOLDS, client_id.is_(None)))
+    return everything | (unpaid.c.client_id == sa.any_(sa.func.array(clients)))
 
 
 def frozen_ms(unpaid: sa.FromClause) -> sa.ColumnElement[int]:
     """How many milliseconds from now to look at a frozen order again; null if it is not frozen."""
-    latest = _freezes(unpaid, sa.func.max(freezes.c.ends_at).label("ends_at")).subquery()
+    latest = (
+        sa.select(sa.func.max(freezes.c.ends_at).label("ends_at"))
+        .where(HOLDS, is_of(unpaid, freezes.c.client_id))
+        .correlate(unpaid)
+        .subquery()
+    )
     ms = sa.case(
         (
             latest.c.ends_at.is_not(None),

@@ -5,15 +5,12 @@ import sqlalchemy as sa
 from orders.sql.base import index_by, metadata
 from orders.sql.expressions import Id, Instant
 
-# Deadlines stand still: of one client's orders, of those with a SKU or with an unsettled attempt at
-# a provider; of those that are all of what is set, and of all orders if nothing is.
+# Deadlines stand still.
 freezes = sa.Table(
     "freezes",
     metadata,
     sa.Column("id", Id, primary_key=True),
-    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id")),
-    sa.Column("sku", sa.String(64), sa.ForeignKey("stock_items.sku")),
-    sa.Column("provider", sa.String(50)),
+    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id")),  # null: everybody's
     sa.Column("reason", sa.String(200), nullable=False),
     sa.Column("opened_by", sa.String(100), nullable=False),  # see `orders.freezes.domain`
     sa.Column("opened_at", Instant, nullable=False),

@@ -50,7 +50,7 @@ POOL_SIZE = Gauge(
 # -- what the database holds ---------------------------------------------------------------
 
 #: Who opens freezes: the service by itself, by these rules, or a person.
-RULES, PERSON = (DOOR, CLOCK, BRAKE, "provider"), "person"
+RULES, PERSON = (DOOR, CLOCK, BRAKE), "person"
 #: How long figures are cached, so that scrapes cannot be used to load the database.
 FIGURES_SECONDS = 5.0
 #: The most payments that are summed up, which bounds the cost of a scrape.

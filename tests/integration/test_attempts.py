@@ -313,11 +313,14 @@ def test_the_provider_is_asked_before_its_order_is_cancelled(
     assert till.gateway.asked == ["tx-1"] * 3
 
 
-def test_what_the_provider_cannot_tell_is_asked_up_to_the_bound(till: Till) -> None:
+@pytest.mark.parametrize("answer", [Unknown(), GatewayUnavailable()])
+def test_what_a_provider_does_not_tell_is_asked_up_to_a_bound(
+    till: Till, answer: Reply | Exception
+) -> None:
     till.asks()
     order_id = till.place(timeout_seconds=600)
     till.open(order_id)
-    till.gateway.answers = [Unknown()]
+    till.gateway.answers = [answer]
     till.pass_(600 + 1799)
     assert till.settle()
     assert till.expire(order_id)
@@ -404,7 +407,7 @@ def test_a_few_attempts_at_a_time_are_closed_at_one_provider(till: Till) -> None
     assert [each.result() for each in asking] == [{}] * MOST_AT_ONE
 
 
-def test_orders_at_a_provider_that_is_down_are_frozen(till: Till) -> None:
+def test_a_provider_that_is_down_delays_only_its_own_orders(till: Till) -> None:
     till.asks()
     ids = [till.place(timeout_seconds=600) for _ in range(6)]
     for number, order_id in enumerate(ids):
@@ -413,39 +416,24 @@ def test_orders_at_a_provider_that_is_down_are_frozen(till: Till) -> None:
     till.gateway.answers = [GatewayUnavailable()]
     till.pass_(1000)
     till.settle()
-    [freeze] = till.services.freezes.holding()
-    assert (freeze.opened_by, freeze.scope.provider, freeze.scope.client) == (
-        *("provider", "bank"),
-        "customer",
-    )
-    till.pass_(2000)  # far beyond the bound
     assert till.expire(bystander) == {}
-    assert till.status(bystander) == "cancelled"
-    till.settle()
-    assert [*till.expire(ids[0])] == [ids[0]]
-    assert till.outcomes(ids[0]) == [None]
-
-    another_worker = Till(till.api)
-    another_worker.settle()
-    [freeze] = till.services.freezes.holding()
-    assert freeze.state == "thawing"
-    assert freeze.thawed_by == "provider"
+    assert {till.status(each) for each in ids if till.expire(each)} == {"unpaid"}
+    till.pass_(600 + 1800 - 1000 + 1)
+    assert till.settle() == {}, "even those that it was not asked about again"
+    assert [till.expire(each) for each in ids] == [{}] * 6
+    assert {(till.status(each), *till.outcomes(each)) for each in ids} == {("cancelled", "unknown")}
 
 
-def test_the_freeze_for_a_provider_is_bounded(till: Till) -> None:
+def test_a_provider_is_asked_for_as_long_as_a_freeze_lasts(till: Till) -> None:
     till.asks()
-    ids = [till.place(timeout_seconds=600) for _ in range(6)]
-    for number, order_id in enumerate(ids):
-        till.open(order_id, f"tx-{number}")
-    till.gateway.answers = [GatewayUnavailable()]
-    till.pass_(1000)
-    till.settle()
-    [freeze] = till.services.freezes.holding()
-    lasts = freeze.ends_at - freeze.opened_at
-    assert lasts == timedelta(seconds=till.services.settings.freeze_at_most_seconds)
-    till.services.freezes.thaw(freeze.id, by="a person")
-    till.settle()
-    assert [each.state for each in till.services.freezes.holding()] == ["thawing"]
+    order_id = till.place(timeout_seconds=600)
+    till.open(order_id)
+    till.services.freezes.open("customer", reason="the bank is down", by="a person", seconds=9000)
+    till.gateway.answers = [GatewayUnavailable(), Paid(250, "EUR")]
+    till.pass_(600 + 1800 + 1)
+    assert till.settle()
+    assert till.settle() == {}
+    assert (till.status(order_id), till.outcomes(order_id)) == ("paid", ["succeeded"])
 
 
 def test_without_a_gateway_an_ended_attempt_is_settled(till: Till) -> None:

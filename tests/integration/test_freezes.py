@@ -1,4 +1,4 @@
-"""While a freeze holds, no order in its scope is cancelled; afterwards each gets its time back."""
+"""While a freeze holds, none of its orders is cancelled; afterwards each gets its time back."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,17 +20,16 @@ from orders.errors import (
     FreezeNotFound,
     FreezeOutOfRange,
     KeyReused,
-    SkuNotFound,
 )
-from orders.freezes.domain import Freeze, FreezeState, Scope
+from orders.freezes.domain import Freeze, FreezeState
 from orders.freezes.giving_back import GivenBack, GivingBack
-from orders.freezes.service import EVERYTHING, MOST_HOLDING, Freezes
+from orders.freezes.service import MOST_HOLDING, Freezes
 from orders.http.schemas.types import rfc3339
 from orders.order.domain import CancelReason, EventType, Order
 from orders.sql.database import autocommit
 from orders.sql.expressions import later, now
 from orders.sql.ids import new_id
-from orders.sql.keeping import freezes, payment_attempts
+from orders.sql.keeping import freezes
 from orders.sql.steps import Operation
 from orders.sql.tables import unpaid_orders
 from orders.thaws import thaw_flow
@@ -43,9 +42,9 @@ NOWHERE = "redis://127.0.0.1:1"
 MINUTE_MS = 60_000
 
 
-def freeze(shop: Shop, scope: Scope = EVERYTHING, minutes: float = 60, **more: Any) -> Freeze:
+def freeze(shop: Shop, client: str | None = None, minutes: float = 60, **more: Any) -> Freeze:
     opened = Freezes(shop.engine).open(
-        scope, reason="a bad deploy", by="command line", seconds=60 * minutes, **more
+        client, reason="a bad deploy", by="command line", seconds=60 * minutes, **more
     )
     return opened.freeze
 
@@ -73,25 +72,10 @@ def give_all_back(shop: Shop, freeze: Freeze) -> dict[str, float]:
     return extended
 
 
-def overdue(shop: Shop, count: int = 1, **quantities: int) -> list[Order]:
-    placed = [shop.basket(quantities or {"tea": 1}) for _ in range(count)]
+def overdue(shop: Shop, count: int = 1, client: str = "") -> list[Order]:
+    placed = [shop.place(client) for _ in range(count)]
     shop.expire_in(-1, *placed)
     return placed
-
-
-def attempt(shop: Shop, order: Order, provider: str) -> None:
-    row = {
-        "id": new_id(),
-        "order_id": order.id,
-        "client_id": shop.client,
-        "provider": provider,
-        "reference": new_id(),
-        "opened_at": now(),
-        "ends_at": now(),
-        "asks": False,
-    }
-    with shop.engine.begin() as connection:
-        connection.execute(sa.insert(payment_attempts).values(row))
 
 
 @contextmanager
@@ -105,40 +89,21 @@ def wired(shop: Shop, redis_url: str = NOWHERE) -> Iterator[Services]:
 
 # -- while it holds ------------------------------------------------------------------------
 
-SCOPES = {
-    "everything": Scope(),
-    "a client": Scope(client="customer"),
-    "a SKU": Scope(sku="tea"),
-    "a provider": Scope(provider="bank"),
-    "all of them": Scope("customer", "tea", "bank"),
-}
-OTHER_SCOPES = {
-    "a client": Scope(client="other"),
-    "a SKU": Scope(sku="cup"),
-    "a provider": Scope(provider="card"),
-    "only one of them": Scope("customer", "tea", "card"),
-}
 
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_no_order_in_its_scope_is_cancelled(shop: Shop, scope: str) -> None:
-    shop.stock("cup")
-    [order] = overdue(shop, tea=1, cup=1)
-    attempt(shop, order, "bank")
-    freeze(shop, SCOPES[scope], minutes=10)
+@pytest.mark.parametrize("client", [None, "customer"])
+def test_none_of_its_orders_is_cancelled(shop: Shop, client: str | None) -> None:
+    [order] = overdue(shop)
+    freeze(shop, client, minutes=10)
     left = expire_now(shop.service, [order.id])
     assert 9 * MINUTE_MS < left[order.id] <= 10 * MINUTE_MS, "when to look again"
     assert [*swept(shop.engine, None, 3600, 10)] == [], "the sweep leaves it alone"
     assert shop.statuses() == {order.id: "unpaid"}
-    shop.check(tea=100, cup=100)
+    shop.check(tea=100)
 
 
-@pytest.mark.parametrize("scope", OTHER_SCOPES)
-def test_what_is_not_in_its_scope_is_cancelled(shop: Shop, scope: str) -> None:
-    shop.stock("cup")
+def test_another_clients_order_is_cancelled(shop: Shop) -> None:
     [order] = overdue(shop)
-    attempt(shop, order, "bank")
-    freeze(shop, OTHER_SCOPES[scope])
+    freeze(shop, "other")
     [[due]] = swept(shop.engine, None, 0, 10)
     assert due.id == order.id
     assert expire_now(shop.service, [order.id]) == {}
@@ -146,21 +111,19 @@ def test_what_is_not_in_its_scope_is_cancelled(shop: Shop, scope: str) -> None:
 
 
 def test_a_batch_cancels_what_is_not_frozen(shop: Shop) -> None:
-    shop.stock("cup")
-    frozen, [free], not_due = overdue(shop, 2), overdue(shop, cup=1), shop.place()
-    freeze(shop, Scope(sku="tea"))
+    frozen, [free], not_due = overdue(shop, 2), overdue(shop, client=shop.other), shop.place()
+    freeze(shop, "customer")
     left = expire_now(shop.service, [each.id for each in (*frozen, free, not_due)])
     assert {*left} == {each.id for each in (*frozen, not_due)}
     assert left[not_due.id] <= 30 * MINUTE_MS, "its own deadline, not the freeze's end"
-    shop.check(tea=100, cup=100)
+    shop.check(tea=100)
 
 
 def test_what_was_cancelled_is_counted_whatever_comes_next(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shop.stock("cup")
-    [frozen], [free] = overdue(shop), overdue(shop, cup=1)
-    freeze(shop, Scope(sku="tea"))
+    [frozen], [free] = overdue(shop), overdue(shop, client=shop.other)
+    freeze(shop, "customer")
     told: list[tuple[object, ...]] = []
     monkeypatch.setattr(shop.service, "_observe", lambda *facts: told.append(facts))
     failing = Operation(lambda _: sa.select(sa.literal_column("1 / 0")))
@@ -246,7 +209,7 @@ def test_who_ordered_after_a_freeze_gets_nothing(shop: Shop) -> None:
 
 def test_the_later_of_two_freezes_counts(shop: Shop) -> None:
     [order] = overdue(shop)
-    first, second = freeze(shop), freeze(shop, Scope(sku="tea"), give_back_seconds=600)
+    first, second = freeze(shop), freeze(shop, "customer", give_back_seconds=600)
     end(shop, first)
     give_all_back(shop, first)
     left = expire_now(shop.service, [order.id])
@@ -349,16 +312,16 @@ def test_a_freeze_is_opened_prolonged_and_thawed(shop: Shop) -> None:
     overdue(shop, 3)
     service = Freezes(shop.engine)
     with capture_logs() as lines:
-        held = freeze(shop, Scope(sku="tea"), minutes=10)
+        held = freeze(shop, "customer", minutes=10)
     [line] = lines
     assert (line["event"], line["scope"], line["reason"], line["opened_by"]) == (
-        *("freeze opened", "sku tea", held.reason, held.opened_by),
+        *("freeze opened", "client customer", held.reason, held.opened_by),
     )
     assert (held.state, held.give_back_seconds) == (FreezeState.OPEN, 300)
     assert held.ends_at == held.opened_at + timedelta(minutes=10)
-    assert service.count(held.scope, held.deadline) == 3
-    assert service.count(held.scope, held.deadline, most=2) == 2
-    assert service.count(Scope("other", "tea"), held.deadline) == 0
+    assert service.count("customer", held.deadline) == 3
+    assert service.count(None, held.deadline, most=2) == 2
+    assert service.count("other", held.deadline) == 0
     longer = service.prolong(held.id, by="key k", seconds=7200)
     assert longer.ends_at > held.ends_at + timedelta(minutes=100)
     assert service.holding() == [longer]
@@ -376,29 +339,28 @@ def test_a_freeze_is_opened_prolonged_and_thawed(shop: Shop) -> None:
 
 
 def test_a_rules_freeze_is_found_among_any_number(shop: Shop) -> None:
-    service, bank = Freezes(shop.engine), Scope(provider="bank")
+    service = Freezes(shop.engine)
     for _ in range(MOST_HOLDING):
-        service.open(bank, reason="why", by="anna", seconds=60)
-    made = service.open(bank, reason="why", by="door", seconds=90).freeze
-    assert service.open_ones("door", bank) == [made.id]
-    assert service.open_ones("door") == service.open_ones("clock", bank) == []
-    service.thaw_all("door", bank)
-    assert service.open_ones("door", bank) == []
+        service.open(reason="why", by="anna", seconds=60)
+    made = service.open(reason="why", by="door", seconds=90).freeze
+    assert service.open_ones("door") == [made.id]
+    assert service.open_ones("clock") == []
+    service.thaw_all("door")
+    assert service.open_ones("door") == []
 
 
 def test_a_freeze_that_makes_no_sense_is_refused(shop: Shop) -> None:
     service = Freezes(shop.engine)
     before = shop.tables()
-    for error, scope, seconds, give_back_seconds in (
-        (FreezeOutOfRange, EVERYTHING, 0, 300),
-        (FreezeOutOfRange, EVERYTHING, 86_401, 300),
-        (FreezeOutOfRange, EVERYTHING, 60, -1),
-        (ClientNotFound, Scope(client="nobody"), 60, 300),
-        (SkuNotFound, Scope(sku="nothing"), 60, 300),
+    for error, client, seconds, give_back_seconds in (
+        (FreezeOutOfRange, None, 0, 300),
+        (FreezeOutOfRange, None, 86_401, 300),
+        (FreezeOutOfRange, None, 60, -1),
+        (ClientNotFound, "nobody", 60, 300),
     ):
         with pytest.raises(error):
             service.open(
-                scope, reason="r", by="b", seconds=seconds, give_back_seconds=give_back_seconds
+                client, reason="r", by="b", seconds=seconds, give_back_seconds=give_back_seconds
             )
     for act in (service.get, lambda id_: service.thaw(id_, by="b")):
         with pytest.raises(FreezeNotFound):
@@ -411,4 +373,4 @@ def test_a_freeze_is_opened_once_for_each_id(shop: Shop) -> None:
     again = Freezes(shop.engine).open(reason="a bad deploy", by="b", seconds=3600, made_id=made_id)
     assert again == (held, True)
     with pytest.raises(KeyReused):
-        freeze(shop, Scope(client="other"), made_id=made_id)
+        freeze(shop, "other", made_id=made_id)

@@ -8,7 +8,6 @@ import pytest
 from werkzeug.test import TestResponse
 
 from orders.clients.domain import parted
-from orders.freezes.domain import Scope
 from orders.timeouts import timeout_flow
 from orders.watch.doctor import Doctor
 from tests.conftest import Api
@@ -30,15 +29,13 @@ def code(response: TestResponse) -> tuple[int, str]:
 
 
 def test_a_freeze_over_http_says_who_why_and_how_long(api: Api) -> None:
-    made = send(api, "POST", body={**WHY, "client": "customer", "sku": "tea"})
+    made = send(api, "POST", body={**WHY, "client": "customer"})
     assert made.status_code == 201
     freeze = content(made)
     key_id = parted(api.keys["ops"])[0]
     assert freeze["opened_by"] == f"key {key_id}"
-    facts = ("client", "sku", "provider", "reason", "give_back_seconds", "state", "given_back")
-    assert [freeze[name] for name in facts] == [
-        *("customer", "tea", None, WHY["reason"], 300, "open", 0)
-    ]
+    facts = ("client", "reason", "give_back_seconds", "state", "given_back")
+    assert [freeze[name] for name in facts] == [*("customer", WHY["reason"], 300, "open", 0)]
     path = f"/{freeze['id']}"
     assert made.headers["Location"].endswith(path)
     assert content(send(api, "GET", path)) == freeze
@@ -57,7 +54,7 @@ def test_a_freeze_is_opened_once_for_each_key(api: Api) -> None:
     send(api, "PATCH", f"/{content(first)['id']}", {"seconds": 60})
     again = send(api, "POST", body=WHY, **{"Idempotency-Key": "a"})
     assert again.headers["Idempotent-Replayed"] == "true", "although it was prolonged"
-    for changed in ({"sku": "tea"}, {"seconds": 3601}, {"reason": "another"}):
+    for changed in ({"client": "customer"}, {"seconds": 3601}, {"reason": "another"}):
         other = send(api, "POST", body={**WHY, **changed}, **{"Idempotency-Key": "a"})
         assert code(other) == (422, "key_reused")
 
@@ -74,7 +71,6 @@ def test_freezes_are_listed_the_latest_first(api: Api) -> None:
     ("body", "refusal"),
     [
         ({**WHY, "client": "nobody"}, (404, "client_not_found")),
-        ({**WHY, "sku": "nothing"}, (404, "sku_not_found")),
         ({**WHY, "seconds": 86_401}, (422, "validation_error")),
         ({"seconds": 1}, (422, "validation_error")),
     ],
@@ -101,11 +97,11 @@ def test_freezes_are_for_operators(api: Api) -> None:
 
 def test_the_command_line_freezes_and_thaws(api: Api) -> None:
     api.place()
-    said = run(api, "freeze", "--reason", "a bad deploy", "--for", "1h", "--sku", "tea")
+    said = run(api, "freeze", "--reason", "a bad deploy", "--for", "1h", "--client", "customer")
     assert said.exit_code == 0, said.output
     [line] = [each for each in said.stdout.splitlines() if "concerned" in each]
     freeze_id = line.partition(":")[0]
-    assert "sku tea, until" in line
+    assert "client customer, until" in line
     assert line.endswith("; 1 orders concerned")
     listed = run(api, "freezes").stdout.splitlines()
     assert freeze_id in listed[1]
@@ -146,7 +142,7 @@ def test_doctor_and_stats_say_what_is_frozen(api: Api) -> None:
     held = timeout_flow(api.services).held
     assert held is not None
     assert (finding().level, held()) == ("ok", "")
-    api.services.freezes.open(Scope("customer"), reason="a bad deploy", by="door", seconds=60)
+    api.services.freezes.open("customer", reason="a bad deploy", by="door", seconds=60)
     assert finding().level == "warning"
     assert "client customer until" in finding().summary
     assert "by door: a bad deploy" in finding().summary

@@ -9,7 +9,6 @@ from itertools import combinations
 import pytest
 
 from orders.errors import AlreadyPaid, OrderCancelled
-from orders.freezes.domain import Scope
 from orders.freezes.giving_back import GivingBack
 from orders.freezes.service import Freezes
 from orders.order.domain import Order, OrderStatus
@@ -19,8 +18,6 @@ from tests.expiring import expire_now
 from tests.integration.test_orders_races import RACES, place_overdue
 from tests.length import quick_first
 from tests.races import together
-
-SCOPE = Scope(sku="tea")
 
 
 class Race:
@@ -35,7 +32,7 @@ class Race:
         ]
 
     def freeze(self) -> None:
-        opened = self._freezes.open(SCOPE, reason="r", by="b", seconds=60)
+        opened = self._freezes.open("customer", reason="r", by="b", seconds=60)
         self._opened.append(opened.freeze.id)
 
     def thaw(self) -> None:

@@ -28,7 +28,6 @@ from orders.errors import (
     TimeoutOutOfRange,
     UnknownOrder,
 )
-from orders.freezes.domain import Scope
 from orders.freezes.giving_back import GivingBack
 from orders.freezes.service import Freezes
 from orders.ops import repository as ops
@@ -360,11 +359,8 @@ def frozen(shops: Shops) -> Iterator[list[str]]:
     for shop in shops:
         with shop.engine.begin() as connection:
             connection.execute(past, {"oldest": OLDEST, "now": NOW})
-        for number, each in enumerate(made[1:]):
-            scope = Scope(None if number % 2 else "other", "sku-000", "card")
-            Freezes(shop.engine).open(scope, reason="r", by="b", seconds=600, made_id=each)
-        scope = Scope(client="customer")
-        Freezes(shop.engine).open(scope, reason="r", by="b", seconds=600, made_id=made[0])
+        for client, each in zip(["customer", *9 * ["other"]], made, strict=True):
+            Freezes(shop.engine).open(client, reason="r", by="b", seconds=600, made_id=each)
     yield made
     for shop in shops:
         with shop.engine.begin() as connection:
@@ -380,7 +376,7 @@ def test_freezes_need_no_statistics(shops: Shops, frozen: list[str]) -> None:
         held, batch = Freezes(shop.engine), batches[id(shop)]
         assert len(expire_now(shop.service, batch)) == 500
         assert not [*islice(swept(shop.engine, None, 0, 500), 1)]
-        assert held.count(Scope("customer"), NOW + TIMEOUT, most=500) == 500
+        assert held.count("customer", NOW + TIMEOUT, most=500) == 500
         assert len(held.holding()) == 10
         assert len(held.page(page_size=PAGE)) == PAGE
         held.thaw(frozen[0], by="b")

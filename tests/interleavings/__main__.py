@@ -57,7 +57,7 @@ from tests.interleavings.scenarios import (
     TRANSITIONS,
     TURNS,
 )
-from tests.interleavings.test_statements import CASES, OPERATIONS, at, search, with_a_provider
+from tests.interleavings.test_statements import CASES, OPERATIONS, at, search
 from tests.interleavings.turns_world import TurnsWorld
 from tests.interleavings.webhook_world import webhook_world
 from worker import connect
@@ -232,7 +232,6 @@ def _shops() -> Iterator[Shop]:
         with empty_database(postgres) as url:
             upgrade(url)
             with opened(url, **PATIENT) as shop:
-                with_a_provider(shop)
                 yield shop
     finally:
         postgres.remove()

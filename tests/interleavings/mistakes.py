@@ -183,7 +183,9 @@ IN_SQL: list[SqlMistake] = [
         _at("overdue", "unpaid row", "extend, expire"),
     ),
     SqlMistake(
-        "freezes.sku = ANY", "freezes.sku != ANY", _at("frozen", "unpaid row", "expire, describe")
+        "freezes.client_id IS NOT NULL",
+        "freezes.client_id IS NULL",
+        _at("frozen", "unpaid row", "expire, describe"),
     ),
     SqlMistake(
         "freezes.given_back_at IS NULL",

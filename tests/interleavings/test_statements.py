@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import permutations, product
@@ -24,10 +25,10 @@ from structlog.testing import capture_logs
 from devtools.processes import wait_until
 from orders.attempts.domain import Closed, Paid, Reply
 from orders.attempts.service import Attempts
+from orders.clients.service import Clients
 from orders.closings import attempt_flow
 from orders.config import Settings
 from orders.errors import OrderError
-from orders.freezes.domain import Scope
 from orders.freezes.giving_back import GivingBack
 from orders.freezes.service import Freezes
 from orders.order.domain import Order
@@ -44,7 +45,7 @@ from orders.sql.tables import (
     stock_items,
     unpaid_orders,
 )
-from tests.conftest import RecordingScheduler, Shop
+from tests.conftest import RecordingScheduler, Shop, client_id
 from tests.expiring import expire_now
 from tests.interleavings.rewriting import rewriting, with_clock
 from tests.length import quick_first, rounds
@@ -79,7 +80,12 @@ class Scene:
     def __init__(self, shop: Shop, begin: str = "overdue") -> None:
         #: Whether moments tell nothing, because the clock was set back; and by how much it is.
         self.was_set_back, Scene.set_back = False, 0
-        self.shop = shop
+        self.client = uuid4().hex
+        clients = Clients(shop.engine)
+        own = client_id(clients, clients.create_key(self.client, ["orders"]))
+        self.shop = shop = replace(shop, client=own)
+        # Its attempts at this provider are asked about.
+        Providers(shop.engine).add(self.client, "bank", "https://bank.example/close")
         self.sku = uuid4().hex
         shop.stock(self.sku, on_hand=2)
         self.order = shop.basket({self.sku: 1})
@@ -106,7 +112,6 @@ class Scene:
             redis=redis.Redis(),
             orders=shop.service,
             attempts=self.attempts,
-            freezes=self.freezes,
         )
         self.closing = attempt_flow(services, lambda *_: self, spacing_seconds=0)
         #: Whether its deadline is moved by hand.
@@ -179,11 +184,12 @@ class Scene:
 
     def freeze(self) -> None:
         values: Any = {"reason": "a test", "by": "a test", "seconds": 60, "give_back_seconds": 60}
-        self.freezes.open(Scope(sku=self.sku), **values)
+        self.freezes.open(self.client, **values)
 
     def held_by(self) -> list[str]:
         with self.shop.engine.connect() as connection:
-            found = sa.select(freezes.c.id).filter_by(sku=self.sku, given_back_at=None)
+            own = {"client_id": self.shop.client, "given_back_at": None}
+            found = sa.select(freezes.c.id).filter_by(**own)
             return [*connection.scalars(found)]
 
     def thaw(self, freeze_id: str = "") -> None:
@@ -260,7 +266,9 @@ class Scene:
             events = connection.execute(
                 sa.select(order_events).filter_by(**of_order).order_by(order_events.c.id)
             ).all()
-            held = connection.execute(sa.select(freezes).filter_by(sku=self.sku)).all()
+            held = connection.execute(
+                sa.select(freezes).filter_by(client_id=self.shop.client)
+            ).all()
             until = connection.scalar(
                 sa.select(unpaid_orders.c.under_way_until).filter_by(**of_order)
             )
@@ -453,7 +461,6 @@ def at(gate: str, groups: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize(("begin", "gate"), quick_first(CASES))
 def test_two_operations_do_what_they_would_in_turn(shop: Shop, begin: str, gate: str) -> None:
-    with_a_provider(shop)
     with capture_logs():
         search(shop, begin, gate, at(gate, PAIRS))
 
@@ -461,7 +468,6 @@ def test_two_operations_do_what_they_would_in_turn(shop: Shop, begin: str, gate:
 @pytest.mark.slow
 @pytest.mark.parametrize(("begin", "gate"), CASES)
 def test_three_operations_do_what_they_would_in_turn(shop: Shop, begin: str, gate: str) -> None:
-    with_a_provider(shop)
     with capture_logs():
         search(shop, begin, gate, random.Random(SEED).sample(at(gate, TRIPLES), SAMPLE))
 
@@ -470,13 +476,6 @@ def set_back(statement: str) -> str:
     return with_clock(
         statement, f"({{}} - interval '{Scene.set_back} s')" if Scene.set_back else "{}"
     )
-
-
-def with_a_provider(shop: Shop) -> None:
-    """Attempts at it are asked about."""
-    providers = Providers(shop.engine)
-    endpoint, _ = providers.add("customer", "bank")
-    providers.set_close_url(endpoint.id, "https://bank.example/close")
 
 
 def search(shop: Shop, begin: str, gate: str, groups: Iterable[Sequence[str]]) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 from flask import url_for
 
 from orders import errors
-from orders.freezes.domain import Scope
 from orders.http.auth import caller, calling_key, page, replay_header, services
 from orders.http.contract import raises, sends
 from orders.http.routing import Routes
@@ -24,17 +23,17 @@ ROLES = ["ops"]
 
 
 @freezes.post("/freezes", returns=FreezeOut, status=201, scopes=ROLES)
-@raises(errors.ClientNotFound, errors.FreezeOutOfRange, errors.KeyReused, errors.SkuNotFound)
+@raises(errors.ClientNotFound, errors.FreezeOutOfRange, errors.KeyReused)
 @sends("Location", "Idempotent-Replayed")
 def create_freeze(header: OptionalKeyIn, body: FreezeIn) -> Any:
-    """Stop cancellations by timeout, of all orders or of some.
+    """Stop cancellations by timeout, of all orders or of one client's.
 
     Orders can still be placed, paid, extended and cancelled by hand. When the freeze ends, orders
     that would expire before give_back_seconds after that, expire then.
     """
     key = header.idempotency_key
     made, replayed = services().freezes.open(
-        Scope(body.client, body.sku),
+        body.client,
         reason=body.reason,
         by=calling_key(),
         seconds=body.seconds,

@@ -13,10 +13,7 @@ from orders.http.schemas.types import (
     In,
     Moment,
     Out,
-    ProviderOut,
     Shown,
-    Sku,
-    SkuOut,
     whole,
 )
 
@@ -44,13 +41,12 @@ Who = Annotated[
 
 
 class FreezeIn(In):
-    """Which orders to freeze, for how long, and why; with neither client nor sku, all of them."""
+    """Which orders to freeze, for how long, and why; without a client, all of them."""
 
     reason: Reason
     seconds: Seconds
     give_back_seconds: GiveBack = GIVE_BACK_SECONDS
     client: ClientName | None = Field(default=None, description="Only orders of this client.")
-    sku: Sku | None = Field(default=None, description="Only orders with this SKU.")
 
 
 class FreezeChangeIn(In):
@@ -64,10 +60,6 @@ class FreezeOut(Out):
 
     id: Id
     client: Annotated[str, Shown(ClientName)] | None = Field(description="Whose orders; null: all.")
-    sku: SkuOut | None = Field(description="Orders with this SKU; null: any.")
-    provider: ProviderOut | None = Field(
-        description="Orders with a payment under way at this provider; null: any."
-    )
     reason: Annotated[str, Shown(Reason)]
     opened_by: Who
     opened_at: Moment = Field(description="Since when it holds.")
