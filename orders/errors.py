@@ -161,10 +161,6 @@ class Invalid(OrderError):
     """It is well-formed, but cannot be done."""
 
 
-class UnknownOrder(Invalid):
-    """You have no order of this id to replace."""
-
-
 class UnknownSku(Invalid):
     """An item's SKU is not sold here."""
 

@@ -46,8 +46,6 @@ class CancelReason(StrEnum):
 
     EXPIRED = "expired"
     REQUESTED = "requested"
-    #: Another order of its client was placed instead.
-    REPLACED = "replaced"
 
 
 class EventType(StrEnum):
@@ -101,8 +99,6 @@ class NewOrder:
     quantities: Mapping[str, int]
     #: How long it may stay unpaid; None is the shortest of its SKUs', or the service's default.
     timeout_seconds: float | None = None
-    #: The client's unpaid order that is cancelled when this one is placed, and whose pieces it may have.
-    replaces: str | None = None
     client_reference: str | None = None
     metadata: Mapping[str, Any] | None = None
     origin: Origin = Origin()  # noqa: RUF009  a tuple

@@ -93,20 +93,13 @@ class Holdings:
         self._accounts: dict[str, _Account] = {}
 
     @contextmanager
-    def placing(
-        self, client_id: str, pieces: int, replaced: Callable[[], Holding] = lambda: NOTHING
-    ) -> Iterator[OrderError | None]:
-        """Reserve room for an order while it is placed; yields the error if there is none.
-
-        ``replaced`` looks up what makes room for it.
-        """
+    def placing(self, client_id: str, pieces: int) -> Iterator[OrderError | None]:
+        """Reserve room for an order while it is placed; yields the error if there is none."""
         if not self._limits.most_orders:
             yield None
             return
         account = self._accounts.setdefault(client_id, _Account())
-        order = Holding(1, pieces).minus(replaced())
-        # Room that was not made yet is nobody else's.
-        order = Holding(order.orders, max(0, order.pieces))
+        order = Holding(1, pieces)
         refusal = self._begin(client_id, account, order)
         try:
             yield refusal

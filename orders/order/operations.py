@@ -96,7 +96,7 @@ def ending_of(ended: sa.FromClause) -> Ending:
 def _release(step: Step, cancelled: sa.FromClause, reason: CancelReason) -> sa.FromClause:
     """The steps after a cancellation: return the stock and write the events."""
     end_attempts(step, cancelled)
-    _change_stock(step, held_by(step, cancelled), lambda all_, *_: {"reserved": -all_})
+    _change_stock(step, _held_by(step, cancelled), lambda all_, _: {"reserved": -all_})
     because, ending = {"reason": text_literal(reason)}, ending_of(cancelled)
     event = event_of(cancelled, EventType.CANCELLED, cancelled.c.at, because, ending=ending)
     return add_events(step, event)
@@ -130,7 +130,7 @@ def lock(step: Step, order_id: sa.ColumnElement[str]) -> _Locked:
     return _Locked(is_open | sa.exists(sa.select(ended.c.id)), is_open)
 
 
-def held_by(step: Step, ended: sa.FromClause) -> sa.FromClause:
+def _held_by(step: Step, ended: sa.FromClause) -> sa.FromClause:
     """What these orders hold of each SKU."""
     return step(
         "held",
@@ -148,14 +148,13 @@ def in_sku_order(lines: sa.FromClause) -> sa.ColumnElement[bytes]:
 def _change_stock(
     step: Step,
     lines: sa.FromClause,
-    added: Callable[[Quantity, Quantity, Quantity], dict[str, Quantity]],
+    added: Callable[[Quantity, Quantity], dict[str, Quantity]],
     *,
     held: Quantity | None = None,
-    returned: Quantity = ZERO,
     where: sa.FromClause | None = None,
 ) -> None:
-    """For each line, add to the stock's columns what ``added`` returns, given the line's quantity,
-    how much of it is held, and how much comes back; nothing unless there is a row in ``where``.
+    """For each line, add to the stock's columns what ``added`` returns, given the line's quantity
+    and how much of it is held; nothing unless there is a row in ``where``.
 
     It is an insert that always conflicts: it finds a row by its key, whatever the planner
     estimates, and reads the row as it is once it is locked. An update would read the row as of the
@@ -166,13 +165,12 @@ def _change_stock(
         "sku": lines.c.sku,
         "on_hand": lines.c.quantity,
         "reserved": lines.c.quantity if held is None else held,
-        "price_minor": returned,
+        "price_minor": ZERO,
         "currency": text_literal(""),
     }
     source = lines if where is None else lines.join(where, sa.true())
     change = insertion(stock_items, row, source=source, order_by=in_sku_order(lines))
-    new = change.excluded
-    more = added(new.on_hand, new.reserved, new.price_minor)
+    more = added(change.excluded.on_hand, change.excluded.reserved)
     values = {name: stock_items.c[name] + some for name, some in more.items()}
     step("stock", change.on_conflict_do_update(index_elements=["sku"], set_=values))
 
@@ -273,16 +271,9 @@ REMINDERS = p("reminders", value=False, type_=sa.Boolean)
 # -- the operations ------------------------------------------------------------------------
 
 
-def wanted_skus() -> tuple[sa.TableValuedAlias, Quantity]:
-    """The SKUs in a request for an order, and how many pieces of each."""
-    quantities = sa.func.json_each_text(sa.bindparam("quantities", type_=sa.JSON))
-    wanted = quantities.table_valued(sa.column("key", sa.String), "value", name="w")
-    return wanted, sa.cast(wanted.c.value, sa.Integer)
-
-
-def line_of(quantity: Quantity, free: Quantity) -> tuple[sa.ColumnElement[Any], ...]:
-    """A SKU in a basket, with what of it is ``free``, and how long it may be held: as was asked for;
-    or without, for its own timeout or the default.
+def _line_of(quantity: Quantity) -> tuple[sa.ColumnElement[Any], ...]:
+    """A SKU in a basket, with what is left of it then, and how long it may be held: as was asked
+    for; or without, for its own timeout or the default.
     """
     least, most = p("for_min_ms", type_=sa.BigInteger), p("for_max_ms", type_=sa.BigInteger)
     own = sa.cast(stock_items.c.timeout_seconds, sa.BigInteger) * sa.literal_column("1000")
@@ -293,14 +284,14 @@ def line_of(quantity: Quantity, free: Quantity) -> tuple[sa.ColumnElement[Any], 
         stock_items.c.price_minor,
         stock_items.c.currency,
         quantity.label("quantity"),
-        (free - quantity).label("spare"),
+        (stock_items.c.on_hand - stock_items.c.reserved - quantity).label("spare"),
         # As a double, which is exact up to MAX_MINOR, and does not overflow beyond it.
         (sa.cast(quantity, sa.Double) * stock_items.c.price_minor).label("amount"),
         sa.case((is_asked, p("for_ms", type_=sa.BigInteger)), else_=bounded).label("timeout_ms"),
     )
 
 
-def insert_order(step: Step, lines: sa.FromClause) -> tuple[sa.FromClause, sa.FromClause]:
+def _insert_order(step: Step, lines: sa.FromClause) -> tuple[sa.FromClause, sa.FromClause]:
     """The basket, with why it is refused, and the order if it is not."""
     total = sa.func.sum(lines.c.amount)
     currency = sa.func.min(lines.c.currency)
@@ -365,7 +356,7 @@ def insert_order(step: Step, lines: sa.FromClause) -> tuple[sa.FromClause, sa.Fr
     return basket, placed
 
 
-def first_events(placed: sa.FromClause) -> tuple[sa.Select[Any], sa.Select[Any]]:
+def _first_events(placed: sa.FromClause) -> tuple[sa.Select[Any], sa.Select[Any]]:
     at = placed.c.created_at
     ending: Ending = (placed.c.expires_at, sa.literal_column("1"), placed.c.client_reference)
     return (
@@ -374,33 +365,15 @@ def first_events(placed: sa.FromClause) -> tuple[sa.Select[Any], sa.Select[Any]]
     )
 
 
-def hold(
-    step: Step, lines: sa.FromClause, placed: sa.FromClause, returned: Quantity | None = None
-) -> None:
+def _hold(step: Step, lines: sa.FromClause, placed: sa.FromClause) -> None:
     """Hold what was placed. What is paid at once is not held: it leaves the shelf."""
     _change_stock(
         step,
         lines,
-        lambda all_, held, back: {
-            "reserved": held if returned is None else held - back,
-            "on_hand": held - all_,
-        },
+        lambda all_, held: {"reserved": held, "on_hand": held - all_},
         held=sa.case((placed.c.is_free, ZERO), else_=lines.c.quantity),
-        returned=ZERO if returned is None else returned,
         where=placed,
     )
-
-
-def outcome(
-    lines: sa.FromClause, basket: sa.FromClause, placed: sa.FromClause, deliveries: sa.FromClause
-) -> sa.Select[Any]:
-    return sa.select(
-        *lines.c["sku", "price_minor", "currency", "spare"],
-        *basket.c["refusal", "total"],
-        *placed.c["order_id", "created_at", "timeout_ms"],
-        client_of(p("for_client", type_=Id)),
-        ids_of(deliveries),
-    ).select_from(lines.join(basket, sa.true()).join(placed, sa.true(), isouter=True))
 
 
 @Operation
@@ -412,10 +385,11 @@ def place(step: Step) -> sa.Select[Any]:
     the order's id and when it was placed, or nulls, and the name of its client. Returns no rows if
     the key is already known.
     """
-    wanted, quantity = wanted_skus()
+    quantities = sa.func.json_each_text(sa.bindparam("quantities", type_=sa.JSON))
+    wanted = quantities.table_valued(sa.column("key", sa.String), "value", name="w")
     lines = step(
         "lines",
-        sa.select(*line_of(quantity, stock_items.c.on_hand - stock_items.c.reserved))
+        sa.select(*_line_of(sa.cast(wanted.c.value, sa.Integer)))
         .join_from(stock_items, wanted, wanted.c.key == stock_items.c.sku)
         .where(
             one_of(stock_items.c.sku, sa.select(wanted.c.key)),
@@ -425,10 +399,16 @@ def place(step: Step) -> sa.Select[Any]:
         .order_by(in_sku_order(stock_items))
         .with_for_update(key_share=True, of=stock_items),
     )
-    basket, placed = insert_order(step, lines)
-    deliveries = add_events(step, *first_events(placed), reminders=REMINDERS)
-    hold(step, lines, placed)
-    return outcome(lines, basket, placed, deliveries)
+    basket, placed = _insert_order(step, lines)
+    deliveries = add_events(step, *_first_events(placed), reminders=REMINDERS)
+    _hold(step, lines, placed)
+    return sa.select(
+        *lines.c["sku", "price_minor", "currency", "spare"],
+        *basket.c["refusal", "total"],
+        *placed.c["order_id", "created_at", "timeout_ms"],
+        client_of(p("for_client", type_=Id)),
+        ids_of(deliveries),
+    ).select_from(lines.join(basket, sa.true()).join(placed, sa.true(), isouter=True))
 
 
 def move(
@@ -548,7 +528,7 @@ def pay(step: Step) -> sa.Select[Any]:
     applied = sa.select(payment.c.order_id).where(payment.c.reason.is_(None))
     paid = step("paid", end(now()).where(one_of(unpaid_orders.c.order_id, applied)))
     end_attempts(step, paid)
-    _change_stock(step, held_by(step, paid), lambda all_, *_: {"reserved": -all_, "on_hand": -all_})
+    _change_stock(step, _held_by(step, paid), lambda all_, _: {"reserved": -all_, "on_hand": -all_})
     at, facts, same = payment.c.created_at, money(payment), paid.c.order_id == payment.c.order_id
     because = {**facts, "reason": payment.c.reason}
     is_due = payment.c.reason.is_not(None)

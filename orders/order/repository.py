@@ -12,19 +12,16 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from orders.errors import (
-    AlreadyPaid,
     KeyInFlight,
     KeyReused,
     MixedCurrencies,
-    OrderCancelled,
     OrderError,
     OrderNotFound,
     OutOfStock,
     TotalTooLarge,
-    UnknownOrder,
     UnknownSku,
 )
-from orders.order import details, entries, operations, replacing
+from orders.order import details, entries, operations
 from orders.order.domain import (
     CancelledOrder,
     Entry,
@@ -38,7 +35,7 @@ from orders.order.domain import (
     PaymentStatus,
     RefundsDue,
 )
-from orders.order.holdings import NOTHING, Holding
+from orders.order.holdings import Holding
 from orders.order.operations import OWN_PAYMENT, WITH_KEY
 from orders.order.origin import Origin
 from orders.order.states import (
@@ -132,8 +129,6 @@ GET_ORDER = Operation(lambda _: _order_with_items.where(*_visible))
 GET_PLACED = Operation(lambda _: with_items(sa.select(orders).where(*_visible)))
 # The order that was placed with a key, as it was placed.
 GET_PLACED_WITH_KEY = Operation(lambda _: with_items(sa.select(orders).where(*WITH_KEY)))
-# What one unpaid order of a client holds.
-GET_HELD = sa.select(unpaid_orders.c.pieces).where(*operations.OWN_UNPAID)
 _held = (
     sa.select(unpaid_orders.c.pieces)
     .where(unpaid_orders.c.client_id == p("for_client"))
@@ -263,13 +258,11 @@ class OrderRepository(Statements):
         With bounds, the timeout is only the default: the shortest of its SKUs' timeouts counts.
 
         Raises KeyReused when its key was used before; UnknownSku, OutOfStock, MixedCurrencies and
-        TotalTooLarge whether or not it was, and UnknownOrder, AlreadyPaid and OrderCancelled about
-        an order that it replaces; KeyInFlight when another request is still using it.
+        TotalTooLarge whether or not it was; KeyInFlight when another request is still using it.
         """
         try:
             rows = self._do(
-                operations.place if new.replaces is None else replacing.replace,
-                **({} if new.replaces is None else {"for_replaced": new.replaces}),
+                operations.place,
                 for_random=random_part(),
                 for_client=new.client_id,
                 for_key=new.key,
@@ -288,8 +281,6 @@ class OrderRepository(Statements):
             if waited_for(error, orders.name):
                 raise KeyInFlight from error
             raise
-        if not rows and new.replaces is not None:
-            self._check_unpaid(new.replaces, new.client_id)
         if not rows or rows[0].order_id is None:
             raise _refusal(new.quantities, rows)
         prices = {row.sku: row.price_minor for row in rows}
@@ -307,16 +298,6 @@ class OrderRepository(Statements):
             metadata=new.metadata,
         )
         return _paid_if_free(order)
-
-    def _check_unpaid(self, order_id: str, client_id: str) -> None:
-        """Raises UnknownOrder, AlreadyPaid, OrderCancelled."""
-        order = self.order(order_id, client_id)
-        if order is None:
-            raise UnknownOrder
-        if order.status is OrderStatus.PAID:
-            raise AlreadyPaid("Nothing replaces it.")
-        if order.status is OrderStatus.CANCELLED:
-            raise OrderCancelled("Place the new one without replaces.")
 
     def known(self, client_id: str, key: str) -> Known | None:
         """What a key was used for before."""
@@ -415,12 +396,6 @@ class OrderRepository(Statements):
         """How many unpaid orders a client has, and what they hold; counts ``most`` orders at most."""
         row = self.run(COUNT_HELD, for_client=client_id, most=most).one()
         return Holding(row.unpaid, row.pieces)
-
-    def held_by(self, order_id: str, client_id: str) -> Holding:
-        """What one order holds: nothing if it is not unpaid."""
-        values = {"for_id": order_id, "for_client": client_id}
-        pieces = self.run(GET_HELD, **values).scalar_one_or_none()
-        return NOTHING if pieces is None else Holding(1, pieces)
 
     # -- payments --
 

@@ -35,7 +35,7 @@ from orders.order.domain import (
     PaymentStatus,
     Timeouts,
 )
-from orders.order.holdings import NOTHING, Holding, HoldingLimits, Holdings
+from orders.order.holdings import Holding, HoldingLimits, Holdings
 from orders.order.payments import PaymentResult, Payments
 from orders.order.ports import CheckScheduler, Observer, nobody
 from orders.order.reads import Reads
@@ -96,14 +96,13 @@ class OrderService(Payments, Reads):
         An order that costs nothing is paid at once.
 
         Raises TimeoutOutOfRange, TooManyUnpaidOrders, TooManyHeldPieces, UnknownSku, OutOfStock,
-        MixedCurrencies, TotalTooLarge, KeyReused, KeyInFlight, StockBusy; and UnknownOrder,
-        AlreadyPaid, OrderCancelled about an order that it replaces.
+        MixedCurrencies, TotalTooLarge, KeyReused, KeyInFlight, StockBusy.
         """
         pieces = sum(new.quantities.values())
         with (
             # First, because an order that waits here must not occupy another client's place at a
             # SKU.
-            self._holdings.placing(new.client_id, pieces, lambda: self._replaced(new)) as refusal,
+            self._holdings.placing(new.client_id, pieces) as refusal,
             self._placing.enter(new.quantities),
             self._autocommit() as repository,
         ):
@@ -125,9 +124,6 @@ class OrderService(Payments, Reads):
                     raise KeyReused from None
                 return Placed(known.order, replayed=True)
         self._observe(EventType.CREATED)
-        if new.replaces is not None:
-            self._observe(EventType.CANCELLED, CancelReason.REPLACED)
-            self._scheduler.cancel(new.replaces)
         if order.status is OrderStatus.PAID:  # it costs nothing
             self._observe(EventType.PAID)
             return Placed(order, replayed=False)
@@ -141,12 +137,6 @@ class OrderService(Payments, Reads):
     def _count_held(self, client_id: str, most_orders: int) -> Holding:
         with self._reading() as repository:
             return repository.held(client_id, most_orders)
-
-    def _replaced(self, new: NewOrder) -> Holding:
-        if new.replaces is None:
-            return NOTHING
-        with self._reading() as repository:
-            return repository.held_by(new.replaces, new.client_id)
 
     @retried
     def extend(

@@ -19,7 +19,6 @@ from hypothesis.stateful import (
 from orders.errors import (
     AlreadyPaid,
     KeyReused,
-    OrderCancelled,
     OutOfStock,
     PreconditionFailed,
     ReferenceReused,
@@ -81,24 +80,6 @@ class OrdersMachine(RuleBasedStateMachine):
             self.reserved[sku] += quantity
         self.statuses[order.id] = "unpaid"
         return order
-
-    @rule(target=orders, order=orders, basket=st.dictionaries(skus, few, min_size=1))
-    def replace(self, order: Order, basket: dict[str, int]) -> MultipleResults[Order] | Order:
-        new = self.shop.new(quantities=basket, replaces=order.id)
-        free = {s: self.on_hand[s] - self.reserved[s] for s in SKUS}
-        for item in order.items:
-            free[item.sku] += item.quantity
-        ended = {"paid": AlreadyPaid, "cancelled": OrderCancelled}.get(self.statuses[order.id])
-        if ended or any(quantity > free[s] for s, quantity in basket.items()):
-            with pytest.raises(ended or OutOfStock):
-                self.shop.service.place(new)
-            return multiple()
-        placed = self.shop.service.place(new).order
-        self.end(order, "cancelled")
-        for sku, quantity in basket.items():
-            self.reserved[sku] += quantity
-        self.statuses[placed.id] = "unpaid"
-        return placed
 
     @rule(order=orders, reference=references, wrong_by=st.sampled_from([0, 0, 1]))
     def pay(self, order: Order, reference: str, wrong_by: int) -> None:

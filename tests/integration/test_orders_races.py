@@ -6,7 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,13 +18,12 @@ from devtools.processes import wait_until
 from orders.errors import (
     AlreadyPaid,
     KeyInFlight,
-    OrderCancelled,
     OutOfStock,
     ReferenceReused,
     RefundTooLarge,
     StorageUnavailable,
 )
-from orders.order import operations, replacing
+from orders.order import operations
 from orders.order.domain import Entry, Order
 from orders.order.repository import OrderRepository
 from orders.order.service import Placed
@@ -118,43 +117,6 @@ def test_two_operations_on_one_order_have_one_winner(shop: Shop, names: tuple[st
     assert sorted(applied) == sorted(paid)
     assert len(tables["payments"]) == names.count("pay") * RACES
     shop.check(tea=3 * RACES)
-
-
-def replace(shop: Shop, order: Order) -> bool:
-    """Place an order that holds the same instead."""
-    quantities = {item.sku: item.quantity for item in order.items}
-    try:
-        shop.service.place(shop.new(quantities=quantities, replaces=order.id))
-    except (AlreadyPaid, OrderCancelled):
-        return False
-    return True
-
-
-@pytest.mark.parametrize("name", [*OPERATIONS, "replace"])
-def test_an_order_is_replaced_or_ends_otherwise(shop: Shop, name: str) -> None:
-    """All of the stock is held, so a new order has just what the old one had."""
-    baskets = [{"tea": 1 + n % 3} for n in range(RACES)]
-    on_hand = sum(basket["tea"] for basket in baskets)
-    shop.stock("tea", on_hand)
-    placed = place_overdue(shop, baskets)
-    other = partial({**OPERATIONS, "replace": replace}[name], shop)
-    won = [
-        {order.id for order in each}
-        for each in duels(partial(replace, shop), other, placed, step_us=50)
-    ]
-
-    assert not won[0] & won[1]
-    statuses = shop.statuses()
-    ends = [statuses.pop(order.id) for order in placed]
-    assert "unpaid" not in ends
-    by_replacing = len(won[0]) + (len(won[1]) if name == "replace" else 0)
-    assert [*statuses.values()] == ["unpaid"] * by_replacing
-    reasons = [shop.service.order(shop.client, order.id).cancel_reason for order in placed]
-    assert reasons.count("replaced") == by_replacing
-    assert len(won[0]) + len(won[1]) == RACES
-    if name != "repeat":
-        assert min(len(won[0]), len(won[1])) >= max(1, RACES // 50), "one of them was always first"
-    shop.check(tea=on_hand)
 
 
 def test_twins_make_one_order_and_share_its_answer(shop: Shop) -> None:
@@ -289,17 +251,7 @@ def test_overlapping_batches_do_not_deadlock(shop: Shop) -> None:
         for _ in range(40):
             shop.basket(dict.fromkeys(own.sample(skus, 5), 1))
 
-    def replace_some(share: list[Order]) -> int:
-        own, replaced = random.Random(3), 0
-        for order in share:
-            new = shop.new(quantities=dict.fromkeys(own.sample(skus, 4), 1), replaces=order.id)
-            with suppress(AlreadyPaid, OrderCancelled):
-                shop.service.place(new)
-                replaced += 1
-        return replaced
-
-    replaced = together(
-        lambda: replace_some(shuffled[1::4]),
+    together(
         lambda: expire(backwards=False, offset=0),
         lambda: expire(backwards=True, offset=0),
         lambda: expire(backwards=False, offset=150),
@@ -310,7 +262,7 @@ def test_overlapping_batches_do_not_deadlock(shop: Shop) -> None:
     )
     expire_now(shop.service, ids)
     counts = [str(order.status) for order in shop.service.orders(shop.client, page_size=1000)]
-    assert counts.count("unpaid") == 80 + replaced[0] > 80
+    assert counts.count("unpaid") == 80
     assert counts.count("paid") > 0
     assert counts.count("cancelled") > 0
     shop.check(**dict.fromkeys(skus, 10_000))
@@ -377,14 +329,13 @@ WAITING = sa.text(
 def test_everybody_locks_stock_in_the_same_order(shop: Shop) -> None:
     shop.stock("a")
     shop.stock("B")
-    paid, cancelled, expired, replaced = (shop.place(a=1, B=1) for _ in range(4))
+    paid, cancelled, expired = (shop.place(a=1, B=1) for _ in range(3))
     shop.expire_in(-1, expired)
     operations: dict[str, Callable[[], Any]] = {
         "place": lambda: shop.place(a=1, B=1),
         "pay": lambda: shop.pay(paid),
         "cancel": lambda: shop.service.cancel(shop.client, cancelled.id),
         "expire": lambda: expire_now(shop.service, [expired.id]),
-        "replace": lambda: replace(shop, replaced),
     }
     taken: dict[str, bool] = {}
     for name, operation in operations.items():
@@ -403,12 +354,12 @@ def test_everybody_locks_stock_in_the_same_order(shop: Shop) -> None:
     assert taken == dict.fromkeys(operations, False)
 
 
-@pytest.mark.parametrize("name", ["place", "pay", "cancel", "expire", "replace"])
+@pytest.mark.parametrize("name", ["place", "pay", "cancel", "expire"])
 def test_the_order_of_locks_is_the_same_in_every_locale(name: str) -> None:
     """Python sorts by code point; text in a database sorts as its locale does."""
-    statement = getattr(replacing if name == "replace" else operations, name).statement
+    statement = getattr(operations, name).statement
     sql = str(statement.compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
-    lines = "stock_items" if name in ("place", "replace") else "held"
+    lines = "stock_items" if name == "place" else "held"
     assert f"ORDER BY CAST({lines}.sku AS BYTEA)" in sql
 
 

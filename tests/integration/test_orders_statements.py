@@ -29,7 +29,7 @@ from orders.sql.tables import order_events, orders, stock_items, unpaid_orders
 from tests.conftest import Shop
 from tests.expiring import expire_now
 
-OPERATIONS = ["place", "replace", "extend", "pay", "cancel", "expire", "expire_in_detail"]
+OPERATIONS = ["place", "extend", "pay", "cancel", "expire", "expire_in_detail"]
 
 
 def operation(shop: Shop, name: str) -> Callable[[], object]:
@@ -38,7 +38,6 @@ def operation(shop: Shop, name: str) -> Callable[[], object]:
     shop.expire_in(-1, order)
     return {
         "place": lambda: replay(shop, "new"),
-        "replace": lambda: shop.service.place(shop.new(replaces=order.id)),
         "extend": lambda: shop.service.extend(
             shop.client,
             order.id,

@@ -9,7 +9,7 @@ EXPLAIN. No clock is looked at.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import islice, product
 from typing import Any, NamedTuple
@@ -26,7 +26,6 @@ from orders.errors import (
     ReferenceReused,
     SignatureInvalid,
     TimeoutOutOfRange,
-    UnknownOrder,
 )
 from orders.freezes.giving_back import GivingBack
 from orders.freezes.service import Freezes
@@ -400,9 +399,6 @@ def test_an_orders_operations_need_no_statistics(shops: Shops) -> None:
     def use(shop: Shop) -> None:
         paid, cancelled = shop.basket(one, key="paid"), shop.basket(hundred)
         assert shop.basket(one, key="paid") == paid
-        for replaces in (shop.basket(hundred).id, new_id()):
-            with suppress(UnknownOrder):
-                shop.service.place(shop.new(quantities=hundred, replaces=replaces))
         with pytest.raises(OutOfStock):
             shop.basket({"sku-001": 2 * 10**8})
         for customer in (shop.client, None):

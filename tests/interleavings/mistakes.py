@@ -248,7 +248,6 @@ IN_SQL: list[SqlMistake] = [
     SqlMistake(
         "FOR UPDATE), order_", "), order_", _at("overdue", "attempt's name", "attempt, expire")
     ),
-    SqlMistake("FOR UPDATE), held", "), held", _at("overdue", "stock", "pay, replace")),
     SqlMistake(
         "<= order_events.expires_at",
         "> order_events.expires_at",

@@ -41,17 +41,16 @@ EXTENDED = {"expires_at": "2030-01-31T12:30:00.000Z", "version": 2}
 
 @orders.post("/orders", returns=OrderOut, status=201, scopes=["orders"])
 @raises(
-    *(errors.AlreadyPaid, errors.KeyInFlight, errors.KeyReused, errors.MixedCurrencies),
-    *(errors.OrderCancelled, errors.OutOfStock, errors.StockBusy, errors.TimeoutOutOfRange),
-    *(errors.TooManyHeldPieces, errors.TooManyUnpaidOrders, errors.TotalTooLarge),
-    *(errors.UnknownOrder, errors.UnknownSku),
+    *(errors.KeyInFlight, errors.KeyReused, errors.MixedCurrencies, errors.OutOfStock),
+    *(errors.StockBusy, errors.TimeoutOutOfRange, errors.TooManyHeldPieces),
+    *(errors.TooManyUnpaidOrders, errors.TotalTooLarge, errors.UnknownSku),
 )
 @sends("Location", "ETag", "Idempotent-Replayed")
 def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
     """Place an order and hold its stock.
 
-    An order that costs nothing is paid at once. With `replaces`, an unpaid order of yours is cancelled in
-    the same moment, and this one may have the pieces that it held; if anything is refused, it stays.
+    An order that costs nothing is paid at once. An order's items never change: to change a basket, cancel
+    the order, then place another with a new key.
     """
     new = NewOrder(
         client_id=caller(),

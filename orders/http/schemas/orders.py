@@ -92,19 +92,6 @@ ReferenceIn = Annotated[
 ]
 
 
-Replaced = Annotated[
-    str,
-    StringConstraints(
-        pattern="^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$", max_length=36, to_lower=True
-    ),
-    Field(
-        description="The id of an unpaid order of yours: it is cancelled when this one is placed, and only "
-        "then, and this one can have the pieces that it held.",
-        examples=["01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f"],
-    ),
-]
-
-
 #: Documents what any server may accept; each server's settings have its own bounds.
 Timeout = Annotated[int, WHOLE, Field(json_schema_extra={"minimum": 1, "maximum": MAX_INT})]
 
@@ -128,7 +115,6 @@ class OrderIn(In):
         "SKUs', where one without has the server's.",
         examples=[1800],
     )
-    replaces: Replaced | None = None
     client_reference: ReferenceIn = None
     metadata: MetadataIn = None
 
