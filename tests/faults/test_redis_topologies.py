@@ -1,5 +1,6 @@
 """Workers and consumers behind Sentinel, and on a cluster: the primary dies, and they go on."""
 
+import re
 import statistics
 import threading
 import time
@@ -13,10 +14,12 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.processes import Process, free_port, wait_until
+from devtools import processes
+from devtools.processes import ROOT, Process, free_port, wait_until
 from devtools.valkey import Valkey, valkey_server
 from orders.queues import QUEUE
 from tests.clock import bound, bound_of_waking
+from tests.e2e.pages import FLOWS, the_block
 from tests.faults.site import Site
 from tests.integration.workers import running
 from tests.unit.engine import Heard
@@ -147,9 +150,33 @@ def test_a_slot_that_is_down_harms_only_the_queues_in_it(tmp_path: Path, servers
         for round_ in range(20):
             for n in (0, 1):
                 queues[n].schedule(f"after {round_} {n}", delay_ms=0)
+                queues[n].look_up("nobody")  # a script that is on no node yet
         wait_until(lambda: len(handled) == len(queues) + 40, "the other two to be served")
         assert time.monotonic() - began <= bound(LATEST_MS) / 1000
     assert lost[0] == names[2]
+
+
+def test_several_queues_share_a_cluster_as_the_page_says(tmp_path: Path, servers: Servers) -> None:
+    nodes = cluster(tmp_path, servers)
+    (tmp_path / "reminders.py").write_text(the_block("python", "crc32", FLOWS))
+    (tmp_path / "producer.py").write_text(
+        "from reminders import queue_of\n"
+        "for n in range(100):\n"
+        "    queue_of(f'{n}').schedule(f'{n}', delay_ms=0)\n"
+    )
+    env = {
+        "REDIS_URL": f"redis+cluster://127.0.0.1:{nodes[0].port}",
+        "PYTHONPATH": f"{tmp_path}:{ROOT}",
+        "PYTHONUNBUFFERED": "1",
+    }
+    processes.run(["producer"], env)
+    assert all(run(node, "DBSIZE") for node in nodes[:3]), "each has some of the queues"
+    log = tmp_path / "worker.log"
+    worker = processes.python(["worker", "run", "reminders:flows"], env, log)
+    servers.append(worker)
+    handled = partial(re.findall, r"remind (\d+)")
+    wait_until(lambda: len({*handled(log.read_text())}) == 100, "all to be handled")
+    assert worker.stop() == 0
 
 
 def _orders_survive(site: Site, doomed: Valkey) -> None:
