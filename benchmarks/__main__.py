@@ -19,7 +19,6 @@ PARTS: dict[str, list[str]] = {
     "cold": ["--orders", "15000", "--repetitions", "1"],
     "lateness": ["--seconds", "3", "--waiting", "10000", "--repetitions", "1"],
     "enqueue": ["--orders", "500", "--repetitions", "1"],
-    "shards": ["--orders", "2000", "--tasks", "2000", "--repetitions", "1"],
     "memory": ["--checks", "100000"],
     "disk": ["--orders", "2000", "--minutes", "0.05"],
     "dead": ["--letters", "2000"],

@@ -104,7 +104,6 @@ def _machines(costs: Report) -> Report:
             redis_cores=redis,
             log_mb_per_s=total["log_bytes"] / 1e6,
             primaries=primaries,
-            redis_servers=math.ceil(redis / BUSY),
             machines=2 * primaries + math.ceil((python + redis) / CORES / BUSY),
         )
     return machines

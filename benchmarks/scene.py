@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.client import HTTPConnection
 from pathlib import Path
@@ -24,8 +24,6 @@ from devtools.valkey import Valkey
 from orders.queues import QUEUE
 from orders.sql.tables import metadata
 from worker import DelayQueue, connect
-from worker.queue.connection import servers_of
-from worker.queue.shards import queue_of
 
 SKUS = 1000
 ON_HAND = 1_000_000
@@ -89,7 +87,6 @@ class Scene:
     database_url: str
     redis_url: str
     folder: Path
-    shards: int = 1
 
     @property
     def dsn(self) -> str:
@@ -103,7 +100,6 @@ class Scene:
             "DATABASE_URL": self.database_url,
             "REDIS_URL": self.redis_url,
             "LOG_LEVEL": "INFO",
-            "QUEUE_SHARDS": str(self.shards),
             # One client places all orders, as fast as they are answered.
             "RATE_LIMIT_PER_SECOND": "1000000",
             "MAX_UNPAID_ORDERS": "1000000000",
@@ -115,18 +111,7 @@ class Scene:
 
     def queue(self) -> DelayQueue:
         """The orders' queue."""
-        return queue_of(self.client(), QUEUE, self.shards)
-
-    @contextlib.contextmanager
-    def spread(self, shards: int) -> Iterator["Scene"]:
-        """The same with a queue in so many shards, each on a Valkey of its own."""
-        with contextlib.ExitStack() as stack:
-            urls = [self.redis_url]
-            for n in range(1, shards):
-                valkey = Valkey(self.folder / f"valkey-{n}", "--appendonly", "yes", "--save", "")
-                stack.callback(valkey.stop)
-                urls.append(valkey.start().url)
-            yield replace(self, redis_url=" ".join(urls), shards=shards)
+        return DelayQueue(self.client(), QUEUE)
 
     def settings(self) -> dict[str, str]:
         """The versions and settings that figures depend on."""
@@ -246,8 +231,7 @@ class Scene:
         The queue is emptied first, unless these are to be ``among`` others.
         """
         if not among:
-            for server in servers_of(self.client()):
-                server.flushall()
+            self.client().flushall()
         queue = self.queue()
         queue.pause()
         queue.schedule_many((order_id, epoch_ms(LONG_AGO), b"") for order_id in ids)

@@ -35,7 +35,6 @@ from orders.stock.service import StockService
 from orders.watch.traces import NO_TRACES, Traces
 from orders.webhooks.service import WebhookPolicy, Webhooks
 from worker import BatchScheduler, DelayQueue, connect
-from worker.queue.shards import queue_of, scheduler_of
 from worker.watch.logs import configure_logging
 from worker.watch.monitoring import MonitoringServer, PortUnavailable
 from worker.watch.tracing import TracingUnavailable, configure_tracing, wanted
@@ -101,7 +100,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
     """Wire the service. Opens no connection. Raises SettingsInvalid."""
     engine = create_engine(settings)
     client, queue = _redis(settings)
-    scheduler = scheduler_of(queue)
+    scheduler = BatchScheduler(queue)
     webhook_scheduler = BatchScheduler(DelayQueue(client, WEBHOOK_QUEUE))
     attempt_scheduler = BatchScheduler(DelayQueue(client, ATTEMPT_QUEUE))
     # A process has as many threads as connections, or fewer. Orders for one SKU queue up here
@@ -203,7 +202,7 @@ def _redis(settings: Settings) -> tuple[redis.Redis, DelayQueue]:
     # has half a second to answer, because /readyz waits for it too.
     try:
         client = connect(settings.redis_url, timeout_seconds=0.5, reconnect=True)
-        return client, queue_of(client, QUEUE, settings.queue_shards, settings.queue_shards_before)
+        return client, DelayQueue(client, QUEUE)
     except ValueError as error:
         raise SettingsInvalid(f"REDIS_URL: {error}") from error
 

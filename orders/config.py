@@ -29,12 +29,8 @@ class Settings:
 
     #: ``postgresql+psycopg://user:password@host/name``
     database_url: str = field(repr=False)
-    #: ``redis://:password@host:6379/0``; several, for as many shards, are separated by spaces or commas
+    #: ``redis://:password@host:6379/0``
     redis_url: str = field(repr=False)
-    #: Over how many shards the orders' checks are spread, and how many there were before, while those are still
-    #: to be emptied.
-    queue_shards: Annotated[int, Field(ge=1, le=64)] = 1
-    queue_shards_before: Annotated[int, Field(ge=0, le=64)] = 0
     #: How long an order may stay unpaid: the default, and the bounds on what a request may ask for.
     order_timeout_seconds: Annotated[float, Field(ge=0.001)] = 1800.0
     order_timeout_min_seconds: Annotated[float, Field(ge=0.001)] = 1.0
@@ -146,10 +142,6 @@ def _fitting_defaults(settings: Settings, names: Collection[str]) -> Settings:
         "lock_timeout_seconds": min(settings.lock_timeout_seconds, statement / 2),
         "retry_cap_seconds": max(settings.retry_cap_seconds, settings.retry_base_seconds),
         "rate_limit_burst": settings.rate_limit_per_second,
-        # Each shard has a thread of its own.
-        "database_pool_size": settings.database_pool_size
-        + max(settings.queue_shards, settings.queue_shards_before)
-        - 1,
     }
     return replace(
         settings, **{name: value for name, value in derived.items() if name not in names}

@@ -48,7 +48,6 @@ from .queue.replies import (
     WorkerStatus,
 )
 from .queue.scheduler import BatchScheduler
-from .queue.shards import ShardedQueue, ShardedScheduler
 from .runtime.consumer import Consumer, Taken
 from .runtime.liveness import FlowHealth, WorkerHealth
 from .runtime.recurring import Recurring
@@ -91,8 +90,6 @@ __all__ = [
     "Retry",
     "Scheduled",
     "Seeded",
-    "ShardedQueue",
-    "ShardedScheduler",
     "Stats",
     "Sweep",
     "Taken",

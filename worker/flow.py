@@ -17,7 +17,6 @@ MAX_BATCH_SIZE = 2000
 MAX_DELAY_MS = 2**52
 #: Some platforms reject longer waits.
 MAX_SECONDS = 366 * 86_400
-MAX_SHARDS = 64
 #: After its worker's first death a task is claimed with a few others, after the second alone. Only the third
 #: death shows that this task kills its worker.
 MIN_DELIVERIES = 3
@@ -205,13 +204,9 @@ class Flow:
     sweep_seconds: float = 1.0
     #: How often to sweep for tasks that will be due soon, which means within twice this time.
     lookahead_seconds: float = 30.0
-    #: Over how many parts the queue is spread, and how many there were before, while those are still to be emptied.
-    #: See `ShardedQueue`.
-    shards: int = 1
-    shards_before: int = 0
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,100}(/[1-9][0-9]?)?", self.name):
+        if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,100}", self.name):
             raise ValueError(f"a flow's name is 1 to 100 of A-Z a-z 0-9 _ . : -, not {self.name!r}")
         if not 1 <= self.batch_size <= MAX_BATCH_SIZE:
             raise ValueError(f"batch_size is 1 to {MAX_BATCH_SIZE}, not {self.batch_size}")
@@ -229,18 +224,10 @@ class Flow:
                 raise ValueError(f"{setting} is at least {least}, not {getattr(self, setting)}")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads is at least 1, not {self.threads}")
-        self._check_sweep()
-
-    def _check_sweep(self) -> None:
         if self.without_redis not in ("wait", "handle"):
             raise ValueError(f'without_redis is "wait" or "handle", not {self.without_redis!r}')
         if self.without_redis == "handle" and self.sweep is None:
             raise ValueError('without_redis="handle" needs a sweep, which says what to handle')
-        if not (1 <= self.shards <= MAX_SHARDS and 0 <= self.shards_before <= MAX_SHARDS):
-            counts = f"{self.shards}, and {self.shards_before} before"
-            raise ValueError(f"a queue has 1 to {MAX_SHARDS} shards, not {counts}")
-        if max(self.shards, self.shards_before) > 1 and (self.sweep is None or self.pool):
-            raise ValueError("a flow with shards needs a sweep, and no pool")
 
     @property
     def one_at_a_time(self) -> bool:

@@ -15,7 +15,7 @@ W   every event of a client with a webhook subscription has one delivery, and no
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from types import SimpleNamespace
@@ -35,7 +35,6 @@ from orders.sql.tables import (
     webhook_subscriptions,
 )
 from worker import DelayQueue
-from worker.queue.shards import parts_of
 
 #: Stands where a token stands while a worker holds the task.
 NOBODY = 64 * "-"
@@ -62,13 +61,13 @@ class Response(NamedTuple):
 class Queue:
     """Where Redis has which tasks."""
 
-    scheduled: list[str] = field(default_factory=list)
-    leased: list[str] = field(default_factory=list)
-    dead: list[str] = field(default_factory=list)
+    scheduled: list[str]
+    leased: list[str]
+    dead: list[str]
     #: Of tasks that somebody holds.
-    tokens: dict[str, str] = field(default_factory=dict)
+    tokens: dict[str, str]
     #: Of which it is stored what their attempts came to.
-    remembered: set[str] = field(default_factory=set)
+    remembered: set[str]
 
     def places(self) -> Counter[str]:
         return Counter([*self.scheduled, *self.leased, *self.dead])
@@ -166,19 +165,15 @@ return {
 
 
 def read_queue(queue: DelayQueue) -> Queue:
-    """One look at the queue: at each of its shards, in one script."""
-    found = Queue()
-    for part in parts_of(queue):
-        keys = part.keys
-        names = (keys.scheduled, keys.leased, keys.letters, keys.tokens)
-        *places, ids, kept = part._redis.eval(LOOK, len(names), *names)
-        for place, tasks in zip((found.scheduled, found.leased, found.dead), places, strict=True):
-            place.extend(task_id.decode() for task_id in tasks)
-        # Behind each token stands what the task's attempts came to, and dashes instead of nobody's.
-        held = {i.decode(): each.decode()[:64] for i, each in zip(ids, kept, strict=True)}
-        found.tokens |= {task_id: token for task_id, token in held.items() if token != NOBODY}
-        found.remembered |= {*held}
-    return found
+    """One look at the queue, in one script."""
+    keys = queue.keys
+    names = (keys.scheduled, keys.leased, keys.letters, keys.tokens)
+    *places, ids, kept = queue._redis.eval(LOOK, len(names), *names)
+    scheduled, leased, dead = ([task_id.decode() for task_id in tasks] for tasks in places)
+    # Behind each token stands what the task's attempts came to, and dashes instead of nobody's.
+    held = {i.decode(): each.decode()[:64] for i, each in zip(ids, kept, strict=True)}
+    tokens = {task_id: token for task_id, token in held.items() if token != NOBODY}
+    return Queue(scheduled, leased, dead, tokens, {*held})
 
 
 def violations(

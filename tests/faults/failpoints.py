@@ -165,8 +165,6 @@ def _set_clocks() -> None:
 
     def init(queue: DelayQueue, client: redis.Redis, name: str, **more: Any) -> None:
         plain_init(queue, client, name, **more)
-        if "/" in name:  # a shard's server does not have the key
-            return
         for file in scripts():
             assert ("'TIME'" in file.text) == (SCRIPT_CLOCK in file.text), (
                 f"{file.name} reads it otherwise"

@@ -39,8 +39,7 @@ from tests.conftest import upgrade
 from tests.faults.checker import History, Response, Violation, read, violations
 from tests.faults.failpoints import REDIS_CLOCK_OFFSET
 from tests.states import states, status
-from worker import connect
-from worker.queue.shards import queue_of
+from worker import DelayQueue, connect
 
 ON_HAND = 1_000_000
 SKUS = ("bowl", "mug", "plate")
@@ -84,7 +83,7 @@ class Site:
         own = Settings.from_env({"DATABASE_POOL_SIZE": "2", **self.env, **PATIENT})
         self.services: Services = bootstrap(own)
         self.client = connect(self.env["REDIS_URL"], timeout_seconds=10)
-        self.queue = queue_of(self.client, QUEUE, own.queue_shards, own.queue_shards_before)
+        self.queue = DelayQueue(self.client, QUEUE)
         self._processes: list[Process] = []
         self._customer = new_id()
         with self.services.engine.begin() as connection:

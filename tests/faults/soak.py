@@ -35,8 +35,7 @@ from tests.faults.proxy import Mode, Proxy
 from tests.faults.site import ON_HAND, SKUS, Site
 from tests.receiver import Receiver
 from tests.states import states, status
-from worker import connect
-from worker.queue.shards import queue_of
+from worker import DelayQueue, connect
 
 LEASE_SECONDS = 3
 SETTINGS = {
@@ -60,9 +59,6 @@ REFUNDS = ("payment.refund_due", "payment.refunded")
 
 class Soak:
     """One run."""
-
-    #: Over how many the orders' queue is spread.
-    shards = 1
 
     def __init__(self, folder: Path, seed: int, customers: int) -> None:
         self.chance = random.Random(seed)
@@ -245,7 +241,7 @@ class Soak:
 
     def history(self) -> History:
         with connect(self.site.env["REDIS_URL"], timeout_seconds=5) as client:
-            queue = queue_of(client, QUEUE, self.shards)
+            queue = DelayQueue(client, QUEUE)
             return read(self.site.services.engine, queue, [*self.load.responses])
 
     def finish(self) -> None:

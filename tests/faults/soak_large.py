@@ -2,8 +2,8 @@
 
     python -m tests.faults.soak_large [--minutes 10] [--seed N] [--customers 24]
 
-The orders' queue has four shards on a Redis Cluster of three primaries and their replicas; PostgreSQL
-has a synchronous standby, and PgBouncer in front of it. Nodes are killed, frozen and flushed, the
+The queues are on a Redis Cluster of three primaries and their replicas; PostgreSQL has a synchronous
+standby, and PgBouncer in front of it. Nodes are killed, frozen and flushed, the
 standby is promoted, and PgBouncer loses its connections. Needs Debian's package pgbouncer.
 """
 
@@ -32,8 +32,6 @@ BACKENDS = 20
 class LargeSoak(Soak):
     """One run."""
 
-    shards = 4
-
     def build(self, folder: Path) -> tuple[Site, Mapping[str, str]]:
         folder.chmod(0o755)  # PgBouncer reads its settings again as another user
         upgrade(self.postgres.url("soak"))
@@ -55,7 +53,6 @@ class LargeSoak(Soak):
         settings = {
             **SETTINGS,
             "REDIS_URL": f"redis+cluster://127.0.0.1:{self.nodes[0].port}",
-            "QUEUE_SHARDS": str(self.shards),
             "DATABASE_POOLER": "true",
         }
         return Site(folder, url, settings), {}

@@ -26,7 +26,6 @@ from tests.faults.site import ON_HAND, SKUS, Site
 from tests.states import status
 from worker import DelayQueue, Due, LeaseLost
 from worker.queue.scripts import scripts
-from worker.queue.shards import parts_of
 
 pytestmark = pytest.mark.slow
 
@@ -223,18 +222,6 @@ def test_a_sweep_that_ignores_unpaid_queues_settled_orders(site: Site) -> None:
         everything = connection.execute(sa.select(orders.c.id)).scalars().all()
     site.queue.restore([Due(order_id, -1000) for order_id in everything])
     assert check(site, drained=True) == {"S4"}
-
-
-def test_each_shard_is_looked_at(build: Build) -> None:
-    site = build(QUEUE_SHARDS="2")
-    [order_id] = site.place(1, -1, -1, scheduled=False)
-    for part in parts_of(site.queue):
-        part.schedule(order_id, 1)
-    assert check(site) == {"S4"}
-    for part in parts_of(site.queue):
-        part.dead_letter([(task, "bad", None) for task in part.claim(1, 1000).tasks])
-        assert check(site) == {"S4", "S8"}
-        assert check(site, poison=[order_id]) == {"S4"}
 
 
 def test_zadd_before_zrem_stops_a_worker_whose_redis_is_full(site: Site) -> None:

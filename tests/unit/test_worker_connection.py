@@ -49,6 +49,15 @@ def test_an_async_client_that_never_connected_closes_in_silence(url: str) -> Non
 
 
 @either
+@pytest.mark.parametrize("separator", [" ", ",", ", "])
+@pytest.mark.parametrize("url", ["redis://:secret@one:6379/0", "redis+cluster://one"])
+def test_several_urls_are_refused(connected: Connect, url: str, separator: str) -> None:
+    with pytest.raises(ValueError, match=r"several URLs: write one, of a Redis Cluster") as error:
+        connected(f"{url}{separator}redis://two")
+    assert "secret" not in str(error.value)
+
+
+@either
 def test_sentinels_without_a_service_are_refused(connected: Connect) -> None:
     with pytest.raises(ValueError, match="names a service"):
         connected("redis+sentinel://127.0.0.1:26379")

@@ -3,7 +3,6 @@
 import argparse
 import re
 import tomllib
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from ..errors import FlowNotFound, WorkerError
 from ..flow import Flow
 from ..queue.connection import connect
 from ..queue.delay_queue import DelayQueue
-from ..queue.shards import queue_of_flow, shards_of
 from .factory import made
 
 
@@ -49,7 +47,7 @@ def queues_and_flows(options: argparse.Namespace) -> list[tuple[DelayQueue, Flow
     """The same with the queues themselves."""
     found = flows_by_queue(options)
     client = client_of(options)
-    return [(queue_of_flow(client, name, flow), flow) for name, flow in found.items()]
+    return [(DelayQueue(client, name), flow) for name, flow in found.items()]
 
 
 def queues(options: argparse.Namespace) -> list[DelayQueue]:
@@ -86,12 +84,7 @@ def flows(options: argparse.Namespace) -> list[Flow]:
 def selected_flows(options: argparse.Namespace) -> list[Flow]:
     """The flows, or only that of the queue that is named. Raises what `flows` raises, and NoSuchQueue."""
     found = flows(options)
-    selected = [flow for flow in found if options.queue in (None, flow.name)] or [
-        replace(shard, tick=flow.tick, finish=flow.finish)
-        for flow in found
-        for shard in shards_of(flow)
-        if options.queue == shard.name
-    ]
+    selected = [flow for flow in found if options.queue in (None, flow.name)]
     if not selected:
         names = ", ".join(flow.name for flow in found)
         raise NoSuchQueue(

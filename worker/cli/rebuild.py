@@ -5,7 +5,6 @@ import argparse
 from ..findings import quantity
 from ..flow import Flow
 from ..queue.delay_queue import DelayQueue
-from ..queue.shards import queue_of_flow
 from ..runtime import rebuild as engine
 from . import arguments
 from .commands import Commands
@@ -35,7 +34,7 @@ def _rebuild(options: argparse.Namespace) -> None:
         raise ValueError("none of these flows has a sweep, so there are no records to rebuild from")
     client = arguments.client_of(options)
     for flow in flows:
-        _one(options, flow, queue_of_flow(client, flow.name, flow))
+        _one(options, flow, DelayQueue(client, flow.name))
 
 
 def _one(options: argparse.Namespace, flow: Flow, queue: DelayQueue) -> None:

@@ -136,8 +136,6 @@ def _resume(options: argparse.Namespace) -> None:
 
 def _told(options: argparse.Namespace) -> list[tuple[DelayQueue, Flow | None]]:
     """The queues and flows. Warns of a flow that cannot be loaded: it may keep its pauses elsewhere, too."""
-    if "/" in (options.queue or ""):
-        raise ValueError("a shard is not paused by itself: name the queue")
     found = arguments.queues_and_flows(options)
     if found[0][1] is None:
         try:

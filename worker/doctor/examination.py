@@ -11,10 +11,9 @@ import redis
 from ..errors import FATAL, described
 from ..findings import Finding, failure
 from ..flow import Flow
-from ..queue.connection import client_for, servers_of
-from ..queue.shards import ShardedQueue, parts_of, queue_of_flow
+from ..queue.delay_queue import DelayQueue
 from .flows import application_findings, flow_findings
-from .queues import queue_findings, shard_findings
+from .queues import queue_findings
 from .server import server_findings
 
 #: A group of checks that takes longer is reported as hanging. Most take milliseconds.
@@ -39,31 +38,19 @@ def examine(
     Yields findings as each group of checks ends. ``clock`` is this host's, in seconds since the epoch.
     """
     by_name = {flow.name: flow for flow in flows}
-    delay_queues = {
-        name: queue_of_flow(client, name, by_name.get(name)) for name in [*by_name, *queues]
-    }
-    servers = servers_of(client)
-    outages = {server: found for server in servers if (found := _outage(server))}
-    yield from outages.values()
+    delay_queues = {name: DelayQueue(client, name) for name in [*by_name, *queues]}
     groups: list[tuple[str, Callable[[], Iterable[Finding]]]] = []
-    answering = [server for server in servers if server not in outages]
-    parts = [part for queue in delay_queues.values() for part in parts_of(queue)]
-    for server in answering:
-        on_it = [part for part in parts if client_for(client, part.name) is server]
-        # Of several, each is named after its first queue.
-        name = on_it[0].name if len(servers) > 1 and on_it else SERVER
-        groups.append((name, partial(server_findings, server, on_it, clock)))
-    for name, queue in delay_queues.items():
+    if outage := _outage(client):
+        yield outage
+    else:
+        groups.append((SERVER, partial(server_findings, client, [*delay_queues.values()], clock)))
         groups += [
-            (part.name, partial(queue_findings, part, by_name.get(name)))
-            for part in parts_of(queue)
-            if client_for(client, part.name) in answering
+            (name, partial(queue_findings, queue, by_name.get(name)))
+            for name, queue in delay_queues.items()
         ]
     for flow in flows:
-        queue = delay_queues[flow.name]
-        if isinstance(queue, ShardedQueue) and not outages:
-            groups.append((flow.name, partial(shard_findings, queue)))
-        groups.append((flow.name, partial(flow_findings, flow, None if outages else queue)))
+        queue = None if outage else delay_queues[flow.name]
+        groups.append((flow.name, partial(flow_findings, flow, queue)))
         groups.append((flow.name, partial(application_findings, flow)))
     for name, group in groups:
         yield from _within(limit_seconds, name, group)

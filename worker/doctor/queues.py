@@ -11,7 +11,6 @@ from ..flow import Flow
 from ..pauses import Pause
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import WorkerStatus
-from ..queue.shards import ShardedQueue
 
 #: A backlog is reported from here on. Normally tasks are claimed within milliseconds.
 LATE_MS = 5_000
@@ -36,17 +35,6 @@ def queue_findings(queue: DelayQueue, flow: Flow | None) -> Iterator[Finding]:
     yield pause_finding(queue.name, pause)
     yield from _workers(queue, flow)
     yield from _tasks(queue, pause)
-
-
-def shard_findings(queue: ShardedQueue) -> Iterator[Finding]:
-    """Whether shards that are no longer filled are empty. Raises redis.RedisError."""
-    for part in queue.parts[queue.shards :]:
-        stats = part.stats()
-        if left := stats.scheduled + stats.leased + stats.dead:
-            summary = f"{part.name} is being emptied: {quantity(left, 'task')} left"
-            yield warning("queue.shards", summary, "Keep serving it: see `shards_before`.")
-        else:
-            yield ok("queue.shards", f"{part.name} is empty, and need not be served any longer")
 
 
 def pause_finding(name: str, pause: Pause | None) -> Finding:

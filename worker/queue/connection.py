@@ -4,7 +4,6 @@ import asyncio
 import functools
 import re
 import threading
-from collections.abc import Sequence
 from typing import Any, Self, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -47,16 +46,8 @@ def connect(
     One server gets up to ``max_connections`` connections, for which threads wait. Behind sentinels and in a
     cluster threads do not wait, but raise `redis.ConnectionError`, so there the limit is at least 100.
 
-    Several URLs, separated by spaces or commas, are servers of their own: see `Servers`.
+    Raises ValueError for anything but one Redis URL.
     """
-    if len(urls := _BETWEEN_URLS.split(url.strip())) > 1:
-        again = functools.partial(
-            connect,
-            timeout_seconds=timeout_seconds,
-            reconnect=reconnect,
-            max_connections=max_connections,
-        )
-        return cast("redis.Redis", Servers([*map(again, urls)]))
     retry = Retry(NoBackoff(), int(reconnect), RETRIED)
     settings = {**_settings(timeout_seconds), "retry": retry}
     topology, plain = _topology(url)
@@ -71,53 +62,6 @@ def connect(
         url, **settings, max_connections=max_connections, timeout=timeout_seconds
     )
     return redis.Redis.from_pool(pool)
-
-
-#: A comma may also separate the hosts of one URL.
-_BETWEEN_URLS = re.compile(r"[\s,]+(?=[a-z+]+://)")
-
-
-class Servers:
-    """Clients of servers that do not know each other: shard 2 of a queue is on the third, and everything else on
-    the first.
-    """
-
-    def __init__(self, clients: Sequence[redis.Redis]) -> None:
-        self.clients = clients
-
-    def of(self, queue: str) -> redis.Redis:
-        """The client for a queue. Raises ValueError for a shard that has no server."""
-        shard = int(queue.partition("/")[2] or 0)
-        if shard >= len(self.clients):
-            raise ValueError(f"{queue} has no server: the URL of Redis names {len(self.clients)}")
-        return self.clients[shard]
-
-    def ping(self) -> bool:
-        """Whether all of them answer. Raises redis.RedisError."""
-        return all(client.ping() for client in self.clients)
-
-    def close(self) -> None:
-        for client in self.clients:
-            client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.clients[0], name)
-
-
-def servers_of(client: redis.Redis) -> Sequence[redis.Redis]:
-    """The clients of its servers, one for each."""
-    return client.clients if isinstance(client, Servers) else [client]
-
-
-def client_for(client: redis.Redis, queue: str) -> redis.Redis:
-    """The client of a queue's server."""
-    return client.of(queue) if isinstance(client, Servers) else client
 
 
 def connect_async(
@@ -171,11 +115,12 @@ def _settings(timeout_seconds: float) -> dict[str, Any]:
     }
 
 
-#: Does not quote the URL, because that may contain a password.
+#: Neither quotes the URL, because that may contain a password.
 MALFORMED = (
     "this is not a Redis URL: write redis://:password@host:6379/0, "
     "with special characters in the password percent-encoded"
 )
+SEVERAL = "these are several URLs: write one, of a Redis Cluster if one server is not enough"
 PROTOCOLS = ("redis", "rediss", "unix")
 TOPOLOGIES = ("", "sentinel", "cluster")
 
@@ -183,8 +128,10 @@ TOPOLOGIES = ("", "sentinel", "cluster")
 def _topology(url: str) -> tuple[str, str]:
     """Split a URL into its topology, which is "sentinel", "cluster" or "" for one server, and the rest.
 
-    Raises ValueError for anything but a Redis URL.
+    Raises ValueError for anything but one Redis URL.
     """
+    if re.search(r"[\s,][a-z+]+://", url):
+        raise ValueError(SEVERAL)
     scheme, separator, rest = url.partition("://")
     protocol, _, topology = scheme.partition("+")
     plain = f"{protocol}://{rest}"

@@ -30,6 +30,3 @@ class DelayQueue(ProducerSide, WorkerSide, OperatorSide):
     Every method raises `redis.RedisError` when the server does not do what was asked. The constructor
     raises ValueError for a client that decodes responses.
     """
-
-    #: See `ShardedQueue`.
-    shards, shards_before = 1, 0

@@ -7,7 +7,6 @@ import redis
 from redis.commands.core import Script
 from redis.exceptions import NoScriptError
 
-from .connection import client_for
 from .environment import REAL, Environment, Memory
 from .keys import Keys
 from .scripts import scripts
@@ -34,7 +33,6 @@ class ScriptedQueue:
     """The queue ``name`` on ``client``. Raises ValueError for a client that decodes responses."""
 
     def __init__(self, client: redis.Redis, name: str, *, environment: Environment = REAL) -> None:
-        client = client_for(client, name)
         if isinstance(client, redis.Redis):
             refuse_decoding(client)
         self.name = name

@@ -158,8 +158,6 @@ class Records:
             sweep=partial(self._sweep, page_size),
             probe=partial(self._probe, probe),
             pauses=self._pauses,
-            shards=self._queue.shards,
-            shards_before=self._queue.shards_before,
             **settings,
         )
 

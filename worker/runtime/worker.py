@@ -12,10 +12,8 @@ from ..errors import UnsafeServer, described
 from ..flow import Flow
 from ..log import log
 from ..pauses import KeptTogether
-from ..queue.connection import client_for
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import REAL, Environment
-from ..queue.shards import shards_of
 from .event_log import log_event
 from .heartbeat import Heartbeat, new_worker_id
 from .lane import Lane
@@ -65,7 +63,6 @@ class Worker:
 
         Raises ValueError for no flows, two of the same name, or fewer than one thread.
         """
-        flows = [shard for flow in flows for shard in shards_of(flow)]
         names = Counter(flow.name for flow in flows)
         if not flows or max(names.values()) > 1:
             raise ValueError(
@@ -98,11 +95,7 @@ class Worker:
             max_connections=len(flows),
         )
         self._sweeps, self._renewals = Rounds(self._start), Rounds(self._start)
-        #: By the client of each server.
-        self._servers = {
-            client: ServerCheck(DelayQueue(client, flows[0].name))
-            for client in dict.fromkeys(map(self._client_of, flows))
-        }
+        self._server = ServerCheck(DelayQueue(self._client, flows[0].name))
         self._lanes: list[Lane] = []
         self._handlers: list[threading.Thread] = []
         self._sweepers: list[Sweeper] = []
@@ -116,12 +109,11 @@ class Worker:
 
         Raises UnsafeServer at once if Redis may delete tasks and no flow has a sweep: there is nothing to do.
         """
-        for server in self._servers.values():
-            try:
-                server.check()
-            except UnsafeServer:
-                if not self._sweepers:
-                    raise
+        try:
+            self._server.check()
+        except UnsafeServer:
+            if not self._sweepers:
+                raise
         queues = [station.queue for station in self._stations]
         log.info("started", worker=self.id, queues=[each.name for each in queues])
         for station in self._stations:
@@ -188,7 +180,7 @@ class Worker:
         alone = len(pool) == 1 and not isinstance(pool[0], Recurring)
         lane = Lane(self._shared, shares_watch=alone)
         for flow in pool:
-            lane.add(flow, self._client, self._servers[self._client_of(flow)])
+            lane.add(flow, self._client, self._server)
         self._lanes.append(lane)
         for n in range(1, size + 1):
             self._handlers.append(self._thread(f"{pool[0].name} {n}", lane.run))
@@ -220,15 +212,15 @@ class Worker:
         ]
 
     def _helpers(self) -> list[threading.Thread]:
-        helpers = [self._thread("renewals", self._renewals.run)]
-        for client in self._servers:
-            on_it = [each for each in self._watched if self._client_of(each.station.flow) is client]
-            alarms = {each.station.queue.keys.wake: each.lane.alarm for each in on_it}
-            helpers.append(self._thread("waker", Waker(client, alarms, self._stopping).run))
-            polled = [each for each in on_it if each.station.slow_poll_seconds is None]
-            # A script cannot see all queues of a cluster.
-            if polled and not hasattr(client, "get_nodes"):
-                self._repeat("lookout", Lookout(polled).round)
+        alarms = {each.station.queue.keys.wake: each.lane.alarm for each in self._watched}
+        helpers = [
+            self._thread("renewals", self._renewals.run),
+            self._thread("waker", Waker(self._client, alarms, self._stopping).run),
+        ]
+        polled = [each for each in self._watched if each.station.slow_poll_seconds is None]
+        # A script cannot see all queues of a cluster.
+        if polled and not hasattr(self._client, "get_nodes"):
+            self._repeat("lookout", Lookout(polled).round)
         places: dict[Hashable, PauseRound] = {}
         for station, lane, _ in self._watched:
             self._renewals.add(f"renewer {station.queue.name}", station.renewer.round)
@@ -243,10 +235,6 @@ class Worker:
             self._repeat(f"pauses {n}", together.round)
             self._repeat(f"pauses {n} in Redis", together.tell_redis)
         return helpers
-
-    def _client_of(self, flow: Flow) -> redis.Redis:
-        """The client of a flow's server."""
-        return client_for(self._client, flow.name)
 
     def _repeat(self, name: str, run: Callable[[], float]) -> None:
         """Run it again and again until the worker stops."""

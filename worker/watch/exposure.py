@@ -9,7 +9,6 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from ..flow import Flow
 from ..log import log
-from ..queue.shards import shards_of
 from ..runtime.liveness import WorkerHealth
 from ..runtime.worker import Worker
 from .monitoring import MonitoringServer, respond
@@ -40,7 +39,7 @@ def exposed(
             log.warning(NOT_INSTALLED)
             worker, page = Worker(flows, redis_url, threads=threads), not_installed
         else:
-            names = [shard.name for flow in flows for shard in shards_of(flow)]
+            names = [flow.name for flow in flows]
             metrics = stack.enter_context(closing(Metrics(names, redis_url)))
             worker = Worker(flows, redis_url, threads=threads, listeners=[metrics])
             metrics.watch(worker.health)

@@ -13,6 +13,7 @@ metrics of a queue are the same in every worker: take the maximum.
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import redis
@@ -21,7 +22,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from .. import events
-from ..queue.connection import client_for, connect
+from ..queue.connection import connect
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import REAL, Clock
 from ..queue.replies import Stats
@@ -264,17 +265,13 @@ class Metrics(Collector):
 
     def _look(self) -> dict[str, tuple[Stats, int] | None]:
         found: dict[str, tuple[Stats, int] | None] = {queue.name: None for queue in self._queues}
-        silent: list[redis.Redis] = []  # a silent server costs one timeout, not one for each queue
-        for queue in self._queues:
-            server = client_for(self._client, queue.name)
-            if server in silent:
-                continue
-            try:
+        with suppress(
+            redis.RedisError
+        ):  # a silent server costs one timeout, not one for each queue
+            for queue in self._queues:
                 stats = queue.stats()
                 live = [each for each in queue.workers() if not each.silent]
                 found[queue.name] = stats, len(live)
-            except redis.RedisError:
-                silent.append(server)
         return found
 
 
