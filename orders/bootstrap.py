@@ -115,7 +115,6 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         placing,
         webhooks=webhook_scheduler,
         reminders=settings.webhook_expiring_minutes > 0,
-        per_second=settings.max_cancellations_per_second,
         observe=observe,
     )
     giving_back = GivingBack(

@@ -41,7 +41,6 @@ class Settings:
     max_unpaid_orders: Annotated[int, Field(ge=0)] = 10_000
     max_held_pieces: Annotated[int, Field(ge=0)] = 100_000
     #: How many overdue orders all workers together cancel per second; 0: as fast as it goes.
-    max_cancellations_per_second: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     #: How soon another worker takes over from a dead one. Must be longer than any statement may
     #: run.
     lease_seconds: Annotated[float, Field(ge=0.1)] = 10.0

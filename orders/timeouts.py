@@ -27,7 +27,7 @@ from orders.thaws import frozen, thaw_flow
 from orders.watch.doctor import Doctor
 from orders.watch.locked import LockLog
 from orders.watch.traces import NO_TRACES, Traces
-from worker import Backoff, DeadLetter, Flow, Outcome, Retry, Task, Unavailable
+from worker import Backoff, DeadLetter, Flow, Outcome, Task, Unavailable
 from worker.records import Records
 
 log = structlog.get_logger("orders")
@@ -56,7 +56,6 @@ def timeout_flow(
 ) -> Flow:
     """Cancel unpaid orders at their deadline, a batch at a time."""
     settings, orders = services.settings, services.orders
-    per_second = settings.max_cancellations_per_second
     locks = LockLog(services.watching)
 
     def decide(
@@ -78,7 +77,7 @@ def timeout_flow(
             raise
         if any(ms <= 0 for ms in left.values()):
             locks.suspect()
-        return {**(_spread(left, per_second) if per_second else left), **odd}
+        return {**left, **odd}
 
     def tick() -> None:
         locks.tick()
@@ -103,13 +102,6 @@ def timeout_flow(
         backoff=Backoff(settings.retry_base_seconds, settings.retry_cap_seconds),
         **settings.of_each_flow,
     )
-
-
-def _spread(left: Mapping[str, float], per_second: int) -> dict[str, float | Outcome]:
-    """When to look at the orders of a batch again, so that each may be cancelled by then."""
-    waiting = [id_ for id_, ms in left.items() if ms <= 0]
-    again = {id_: Retry(1000 * n / per_second) for n, id_ in enumerate(waiting, 1)}
-    return {**left, **again}
 
 
 def _report(tasks: Collection[Task], traces: Traces, began_ns: int) -> Report | None:

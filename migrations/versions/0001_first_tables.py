@@ -324,12 +324,6 @@ CREATE TABLE freezes (
 );
 CREATE INDEX ix_freezes_holding ON freezes (ends_at, id) WHERE given_back_at IS NULL;
 CREATE INDEX ix_freezes_opened ON freezes (opened_at, id);
-CREATE TABLE cancellation_pace (
-  id smallint NOT NULL,
-  granted integer NOT NULL,
-  used_until timestamptz NOT NULL,
-  CONSTRAINT pk_cancellation_pace PRIMARY KEY (id)
-);
 CREATE TABLE payment_attempts (
   id uuid NOT NULL,
   order_id uuid NOT NULL,
@@ -381,7 +375,7 @@ def downgrade() -> None:
           api_clients, api_keys, ops_sessions, provider_endpoints, provider_secrets,
           provider_messages, stock_items, stock_repairs, stock_adjustments, orders, unpaid_orders,
           order_items, payments, payment_entries, order_events, webhook_subscriptions,
-          webhook_secrets, webhook_interests, webhook_deliveries, freezes, cancellation_pace,
+          webhook_secrets, webhook_interests, webhook_deliveries, freezes,
           payment_attempts, queue_pauses, api_signs
         """
     )

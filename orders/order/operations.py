@@ -22,7 +22,6 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.dml import ReturningDelete
 
 from orders.order.domain import CancelReason, EventType
-from orders.order.pace import at_most, granted
 from orders.order.states import client_of, in_state, unpaid_state, with_items
 from orders.order.waiting import end_attempts, kept, moved_with
 from orders.sql.expressions import (
@@ -563,22 +562,24 @@ def cancel(step: Step) -> sa.Select[Any]:
 NOT_AFTER = p("not_after", value=None, type_=Instant)
 
 
-def _expire(step: Step, *, in_detail: bool, paced: bool) -> sa.Select[Any]:
-    found = (
-        sa.select(unpaid_orders.c.order_id, unpaid_orders.c.expires_at)
+def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
+    overdue = step(
+        "overdue",
+        sa.select(unpaid_orders.c.order_id)
         .where(
             one_of(unpaid_orders.c.order_id, ids("ids")),
             unindexed(unpaid_orders.c.expires_at <= sa.func.least(now(), NOT_AFTER)),
             ~kept(unpaid_orders),
         )
         .order_by(unpaid_orders.c.order_id)
-        .with_for_update(skip_locked=True)
+        .with_for_update(skip_locked=True),
     )
-    overdue = step("overdue", at_most(found) if paced else found)
-    chosen = granted(step, overdue) if paced else sa.select(overdue.c.order_id)
     # One moment for all, which PostgreSQL asks for once the first is deleted: all are locked by then.
     moment = sa.select(clock()).scalar_subquery()
-    cancelled = step("cancelled", end(moment).where(one_of(unpaid_orders.c.order_id, chosen)))
+    cancelled = step(
+        "cancelled",
+        end(moment).where(one_of(unpaid_orders.c.order_id, sa.select(overdue.c.order_id))),
+    )
     deliveries = _release(step, cancelled, CancelReason.EXPIRED)
     rest = sa.except_(ids("ids"), sa.select(cancelled.c.order_id)).subquery("rest")
     until = ms_until(unpaid_orders.c.expires_at)
@@ -607,7 +608,7 @@ def expire(step: Step) -> sa.Select[Any]:
     if it was skipped or is kept; ``delivery``, the id of a webhook delivery; and ``count``, how many orders
     were cancelled, in ms.
     """
-    return _expire(step, in_detail=False, paced=False)
+    return _expire(step, in_detail=False)
 
 
 @Operation
@@ -615,12 +616,4 @@ def expire_in_detail(step: Step) -> sa.Select[Any]:
     """Like `expire`; also returns rows of the kind ``cancelled``: an order, by how many milliseconds
     it was late, and its origin.
     """
-    return _expire(step, in_detail=True, paced=False)
-
-
-@Operation
-def expire_paced(step: Step) -> sa.Select[Any]:
-    """Like `expire_in_detail`, but as many as `orders.order.pace` lets through, those that have been
-    overdue for longest. The others, too, have negative milliseconds.
-    """
-    return _expire(step, in_detail=True, paced=True)
+    return _expire(step, in_detail=True)

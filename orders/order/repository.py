@@ -309,18 +309,11 @@ class OrderRepository(Statements):
         order_ids: Sequence[str],
         *,
         in_detail: bool = False,
-        per_second: int = 0,
         not_after: datetime | None = None,
     ) -> Expired:
-        """Cancel the orders that are unpaid past their deadline, if that is not after a moment; 0 per
-        second means all.
-        """
-        given = {"ids": order_ids, "not_after": not_after}
-        if per_second:
-            rows = self.do(operations.expire_paced, **given, for_rate=per_second)
-        else:
-            operation = operations.expire_in_detail if in_detail else operations.expire
-            rows = self.do(operation, **given)
+        """Cancel the orders that are unpaid past their deadline, if that is not after a moment."""
+        operation = operations.expire_in_detail if in_detail else operations.expire
+        rows = self.do(operation, ids=order_ids, not_after=not_after)
         kinds: dict[str, list[sa.Row[Any]]] = defaultdict(list)
         for row in rows:
             kinds[row.kind].append(row)

@@ -75,7 +75,6 @@ class OrderService(Payments, Reads):
         *,
         webhooks: CheckScheduler | None = None,
         reminders: bool = False,
-        per_second: int = 0,
         observe: Observer = nobody,
     ) -> None:
         super().__init__(engine, scheduler, webhooks=webhooks, reminders=reminders, observe=observe)
@@ -84,8 +83,6 @@ class OrderService(Payments, Reads):
         #: One compartment per SKU, unlimited by default: while a SKU is locked, every thread that
         #: places an order for it waits in SQL.
         self._placing = placing or Bulkhead(sys.maxsize, StockBusy)
-        #: How many orders all workers together cancel per second at most; 0: no limit.
-        self._per_second = per_second
 
     # -- for clients -----------------------------------------------------------------------
 
@@ -281,17 +278,12 @@ class OrderService(Payments, Reads):
         In one statement, on a connection that commits it by itself. Releases exactly the stock that
         they held, and writes one event for each. Repeating it changes nothing. Returns, for each
         order that is still unpaid, in how many milliseconds to look at it again: when it expires or
-        what keeps it ends, 0 or less if it was locked, most likely by a payment, or if no more may
-        be cancelled now. ``report`` gets the cancelled orders. No deadline that is later than
-        ``not_after`` has passed, whatever the database's clock says.
+        what keeps it ends, 0 or less if it was locked, most likely by a payment. ``report`` gets the
+        cancelled orders. No deadline that is later than ``not_after`` has passed, whatever the
+        database's clock says.
         """
         repository = self._opened(connection)
-        expired = repository.expire(
-            order_ids,
-            in_detail=report is not None,
-            per_second=self._per_second,
-            not_after=not_after,
-        )
+        expired = repository.expire(order_ids, in_detail=report is not None, not_after=not_after)
         if report is not None:
             report(expired.details)
         self._observe(EventType.CANCELLED, CancelReason.EXPIRED, expired.cancelled)

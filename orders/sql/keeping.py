@@ -31,15 +31,6 @@ sa.Index(
 )
 sa.Index("ix_freezes_opened", freezes.c.opened_at, freezes.c.id)
 
-# What may be cancelled at the moment: one row, see `orders.order.pace`.
-cancellation_pace = sa.Table(
-    "cancellation_pace",
-    metadata,
-    sa.Column("id", sa.SmallInteger, primary_key=True, autoincrement=False),
-    sa.Column("granted", sa.Integer, nullable=False),  # to the latest batch
-    sa.Column("used_until", Instant, nullable=False),
-)
-
 # A payment that is under way: until it is settled, or ends. What it means for the order is in
 # `unpaid_orders.under_way_until`. No foreign keys, as in `unpaid_orders`.
 payment_attempts = sa.Table(

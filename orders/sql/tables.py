@@ -9,7 +9,6 @@ from orders.sql.base import index_by, metadata, secrets_of
 from orders.sql.expressions import Id, Instant
 from orders.sql.keeping import (
     api_signs,
-    cancellation_pace,
     freezes,
     payment_attempts,
     queue_pauses,

@@ -106,23 +106,3 @@ def test_a_stop_in_a_drain_holds_and_gives_back(
     assert site.latest_ms() >= 0
     redis_is_there = fault is not kill_redis
     assert site.violations(of_the_queue=redis_is_there) == []
-
-
-@pytest.mark.slow
-def test_a_backlog_drains_at_its_pace_by_all_workers(build: Build) -> None:
-    site = build(**{**SETTINGS, "MAX_CANCELLATIONS_PER_SECOND": "100"})
-    for _ in range(3):
-        site.start_worker()
-    site.place(1000, 0, 0)
-    wait_until(lambda: site.unpaid() < 900, "some to be cancelled")
-    freeze = stop(site, give_back_seconds=1)
-    last(1)
-    left = site.unpaid()
-    assert left > 500, "it could still be stopped"
-    site.services.freezes.thaw(freeze.id, by="command line")
-    site.wait_until_all_are_cancelled(seconds=120)
-    ended = sorted(cancellations(site))
-    # In each second what it brings, and what the second before had left.
-    for first, end in zip(ended, ended[201:], strict=False):
-        assert end - first >= timedelta(seconds=0.99), "more than 201 within a second"
-    assert site.violations() == []

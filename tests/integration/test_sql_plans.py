@@ -327,18 +327,6 @@ def test_a_batch_expires_without_statistics(shops: Shops, size: int, *, in_detai
     assert len(told) == len(shops) * size * in_detail
 
 
-def test_a_paced_batch_needs_no_statistics(shops: Shops) -> None:
-    batches = {id(shop): overdue(shop, 500) for shop in shops}
-
-    def use(shop: Shop) -> None:
-        for _ in range(2):
-            with autocommit(shop.engine) as connection:
-                expired = OrderRepository(connection).expire(batches[id(shop)], per_second=100)
-        assert expired.cancelled < 500
-
-    assert_alike(shops, use)
-
-
 def test_a_batch_that_is_settled_already_costs_no_more(shops: Shops) -> None:
     batches = {id(shop): overdue(shop, 500) for shop in shops}
     for shop in shops:
