@@ -26,7 +26,6 @@ from examples import (
 )
 from examples.__main__ import names
 from examples.stage import working
-from tests.integration.test_records import code_lines
 from tests.length import quick_first
 from worker import DelayQueue
 
@@ -75,16 +74,6 @@ def test_an_example_plays_as_its_first_lines_say(name: str, valkey: Valkey) -> N
     for expected in PRINTED[name]:
         begins = re.compile(re.escape(expected)) if isinstance(expected, str) else expected
         assert any(begins.match(line) for line in lines), (expected, done.stdout)
-
-
-@pytest.mark.parametrize("name", [*PRINTED, "fastapi_app"])
-def test_an_example_is_short(name: str) -> None:
-    assert code_lines(ROOT / "examples" / f"{name}.py") <= 60
-
-
-def test_most_examples_take_thirty_lines() -> None:
-    lines = [code_lines(ROOT / "examples" / f"{name}.py") for name in [*PRINTED, "fastapi_app"]]
-    assert sum(count <= 30 for count in lines) > len(lines) / 2
 
 
 @pytest.mark.slow

@@ -83,10 +83,6 @@ def test_the_chinese_readme_has_the_same_blocks_and_links() -> None:
     assert [*links.findall(chinese)] == [*links.findall(README)]
 
 
-def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) <= 130
-
-
 def test_every_target_that_a_page_names_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = {*re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE)}

@@ -16,10 +16,6 @@ from tests.e2e.pages import TOUR, the_block
 SERVICE = the_block("python", "def cancel", TOUR)
 
 
-def test_it_is_as_short_as_the_page_says() -> None:
-    assert len([line for line in SERVICE.splitlines() if line]) <= 60
-
-
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_it_cancels_what_is_not_paid_and_returns_the_stock(
     database: str,

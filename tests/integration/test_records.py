@@ -6,7 +6,6 @@ import random
 import re
 import signal
 import time
-import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -69,39 +68,6 @@ def hall(engine: sa.Engine) -> Hall:
 
 
 # -- the example ---------------------------------------------------------------------------
-
-
-def code_lines(path: Path) -> int:
-    """Lines with code on them: no comments, blank lines and docstrings."""
-    lines: set[int] = set()
-    ignored = (
-        tokenize.COMMENT,
-        tokenize.NL,
-        tokenize.NEWLINE,
-        tokenize.INDENT,
-        tokenize.DEDENT,
-        tokenize.ENCODING,
-        tokenize.ENDMARKER,
-    )
-    with path.open("rb") as file:
-        tokens = list(tokenize.tokenize(file.readline))
-    before = tokenize.NEWLINE
-    for token in tokens:
-        docstring = token.type == tokenize.STRING and before in (
-            tokenize.NEWLINE,
-            tokenize.INDENT,
-            tokenize.ENCODING,
-        )
-        if token.type not in ignored and not docstring:
-            lines |= {*range(token.start[0], token.end[0] + 1)}
-        if token.type not in (tokenize.COMMENT, tokenize.NL):
-            before = token.type
-    return len(lines)
-
-
-def test_a_seat_reservation_takes_thirty_lines_beside_its_route(tmp_path: Path) -> None:
-    (tmp_path / "flow.py").write_text(EXAMPLE.read_text().partition("\n\ndef create_app")[0])
-    assert code_lines(tmp_path / "flow.py") <= 30
 
 
 def test_the_guide_shows_the_example() -> None:

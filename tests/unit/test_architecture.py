@@ -461,12 +461,6 @@ def test_every_file_of_a_package_is_installed_with_it() -> None:
         assert files - installed == set()
 
 
-def test_a_tests_name_has_at_most_60_characters() -> None:
-    files = [file.read_text() for file in (ROOT / "tests").rglob("*.py")]
-    names = [name for file in files for name in re.findall(r"def (test_\w+)", file)]
-    assert [name for name in names if len(name) > 60] == []
-
-
 def test_no_two_classes_have_one_name() -> None:
     """Only an event is called after the error or the outcome that it reports."""
     files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
