@@ -7,7 +7,7 @@ import functools
 import gc
 import os
 import signal
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -37,12 +37,11 @@ from orders.ops.routes import Tools
 from orders.order.domain import NewOrder, Order, Timeouts
 from orders.order.payments import PaymentResult
 from orders.order.service import OrderService
-from orders.sql.database import autocommit, create_engine, session_settings
+from orders.sql.database import autocommit, create_engine
 from orders.sql.expressions import later, now
 from orders.sql.tables import metadata, order_items, orders, stock_items, unpaid_orders
 from orders.stock.service import StockService
 from tests.conformance import Conformance
-from tests.pooler import pooling
 from tests.states import states, status
 from worker import connect
 
@@ -68,23 +67,6 @@ def pytest_configure() -> None:
     # A script's background jobs ignore SIGINT, and so would the processes that tests end by it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-#: What cannot hold behind a pooler: its backends outlive connections, and have the role's settings.
-NOT_POOLED = {
-    "test_a_statement_that_takes_too_long",
-    "test_a_fresh_connection_is_pinged_only_after_a_hang_up",
-    "test_a_locked_row_delays_nobody_else_and_is_no_failure",
-    "test_a_database_that_takes_no_writes_may_still_be_read",
-}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if os.environ.get("POOLER"):
-        skip = pytest.mark.skip(reason="not through a pooler")
-        for item in items:
-            if getattr(item, "originalname", "") in NOT_POOLED:
-                item.add_marker(skip)
 
 
 def pytest_collection() -> None:
@@ -151,9 +133,6 @@ def postgres() -> Iterator[Postgres]:
     except (RuntimeError, OSError) as error:
         server.remove()
         missing("PostgreSQL", error)
-    if isolation := os.environ.get("ISOLATION"):
-        server.execute(f"ALTER SYSTEM SET default_transaction_isolation = '{isolation}'")
-        server.execute("SELECT pg_reload_conf()")
     yield server
     server.remove()
 
@@ -185,11 +164,11 @@ def database_url(postgres: Postgres) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def shared_url(postgres: Postgres, pooler: int | None) -> Iterator[str]:
+def shared_url(postgres: Postgres) -> Iterator[str]:
     """A database with the schema, for all tests of one module."""
     with empty_database(postgres) as url:
         upgrade(url)
-        yield through(url, pooler)
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -366,8 +345,8 @@ class ReusedDatabase:
     #: Above this size of a table, TRUNCATE; below it, DELETE takes a twentieth of the time.
     LARGE_BYTES = 64 * 1024
 
-    def __init__(self, postgres: Postgres, pooler: int | None = None) -> None:
-        self._postgres, self._pooler = postgres, pooler
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
         self._template = f"template_{uuid4().hex}"
         postgres.execute(f"CREATE DATABASE {self._template}")
         upgrade(postgres.url(self._template))
@@ -388,10 +367,9 @@ class ReusedDatabase:
     def _create(self) -> None:
         self._name = f"test_{uuid4().hex}"
         self._postgres.execute(f"CREATE DATABASE {self._name} TEMPLATE {self._template}")
-        direct = self._postgres.url(self._name)
-        self.url = through(direct, self._pooler)
+        self.url = self._postgres.url(self._name)
         # Kept: a new one takes longer to learn what tables there are than to empty them.
-        self._connection = connected(direct)
+        self._connection = connected(self.url)
         self._shape = self._connection.execute(SHAPE).fetchone()
 
     def _empty(self) -> None:
@@ -414,50 +392,8 @@ class ReusedDatabase:
 
 
 @pytest.fixture(scope="session")
-def pooler(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int | None]:
-    """With ``POOLER=1``, the port of a PgBouncer, through which everybody then connects but migrators and what
-    empties a database.
-    """
-    if not os.environ.get("POOLER"):
-        yield None
-        return
-    os.environ["DATABASE_POOLER"] = "true"  # for the processes that tests start
-    plain = Settings(database_url=postgres.url(), redis_url="redis://nowhere")
-    # For the pooler's backends only: migrators and the tests themselves wait for as long as it takes.
-    session = "; ".join(
-        f"SET {name} = ''{value}''" for name, value in session_settings(plain).items()
-    )
-    folder = tmp_path_factory.mktemp("pooler")
-    url = sa.make_url(postgres.url())
-    with (
-        pooling(url, folder, backends=20, session=session) as port,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setattr(Settings, "__init__", _pooled_at(port))
-        yield port
-
-
-def _pooled_at(port: int) -> Callable[..., None]:
-    """What makes settings, of a pooler where the database's URL is one's."""
-    plain = Settings.__init__
-
-    def init(settings: Settings, *, database_url: str, **others: Any) -> None:
-        if sa.make_url(database_url).port == port:
-            others.setdefault("database_pooler", True)
-        plain(settings, database_url=database_url, **others)
-
-    return init
-
-
-def through(url: str, pooler: int | None) -> str:
-    """The URL of a database through the pooler, if there is one."""
-    made = sa.make_url(url)
-    return made.set(port=pooler or made.port).render_as_string(hide_password=False)
-
-
-@pytest.fixture(scope="session")
-def reused_database(postgres: Postgres, pooler: int | None) -> Iterator[ReusedDatabase]:
-    made = ReusedDatabase(postgres, pooler)
+def reused_database(postgres: Postgres) -> Iterator[ReusedDatabase]:
+    made = ReusedDatabase(postgres)
     yield made
     made.close()
 

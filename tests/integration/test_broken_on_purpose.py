@@ -118,7 +118,6 @@ def well(lazy_postgres: Postgres, tmp_path: Path) -> Iterator[Installation]:
         valkey = stack.enter_context(private_valkey(tmp_path / "valkey", *DURABLE))
         env = {
             "DATABASE_URL": url,
-            "DATABASE_POOLER": "false",  # this database is its own, and has no pooler in front
             "REDIS_URL": valkey.url,
             "MAX_FAILURES": "1",
             "WEBHOOK_ALLOW_PRIVATE": "1",
