@@ -1,10 +1,11 @@
 """Payments under way: while one is, its order is not cancelled at its deadline, within bounds."""
 
 import json
+import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from tests.conftest import Api, serving
 from tests.expiring import expire_now
 from tests.integration.test_api_routes import content, problem
 from tests.integration.test_providers import Provider
+from tests.length import rounds
 from worker import DelayQueue, NotDue, Outcome, Retry, Task
 
 MINUTE = 60
@@ -233,6 +235,43 @@ def test_an_attempt_moves_with_the_deadline(till: Till) -> None:
     assert till.expire(order_id)
     till.pass_(2)
     assert till.expire(order_id) == {}
+
+
+@pytest.mark.parametrize("seed", range(rounds(5, 50)))
+def test_no_attempt_ends_after_what_keeps_its_order(till: Till, seed: int) -> None:
+    """So an order that expires has no attempt that is still to be ended."""
+    till.asks()
+    till.services.providers.add("customer", "card")  # which cannot be asked
+    till.gateway.answers = [Unknown(), Closed(), Unknown(), GatewayUnavailable()]
+    rng, order_id, names = random.Random(seed), till.place(timeout_seconds=1800), range(4)
+    outlasts = payment_attempts.c.ends_at > unpaid_orders.c.under_way_until
+    left = sa.select(payment_attempts.c.id).where(
+        payment_attempts.c.order_id == unpaid_orders.c.order_id,
+        payment_attempts.c.settled_at.is_(None),
+        outlasts | unpaid_orders.c.under_way_until.is_(None),
+    )
+
+    def open_one() -> None:
+        for name in rng.sample(names, 2):
+            provider, seconds = rng.choice(["bank", "card"]), rng.choice([1, 300, 900])
+            till.open(order_id, f"tx-{name}", provider=provider, seconds=seconds)
+
+    def fail() -> None:
+        till.bank.report("payment.failed", order_id=order_id, reference=f"tx-{rng.choice(names)}")
+
+    def move() -> None:
+        deadline = datetime.now(UTC) + timedelta(seconds=rng.randint(60, 3000))
+        path, body = f"/v1/orders/{order_id}", {"expires_at": deadline.isoformat()}
+        till.api.send("PATCH", path, body, headers={"If-Match": "*"})
+
+    def pass_() -> None:
+        till.pass_(rng.randint(1, 900))
+
+    acts: list[Callable[[], object]] = [open_one, fail, move, till.settle, pass_]
+    for _ in range(12):
+        rng.choice(acts)()
+        with till.services.engine.connect() as connection:
+            assert connection.scalars(left).all() == []
 
 
 # -- who may open one ----------------------------------------------------------------------

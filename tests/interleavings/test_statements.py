@@ -294,6 +294,8 @@ class Scene:
         if order.status == "unpaid":
             is_kept = any(each.settled_at is None for each in tries)
             assert is_kept == (until is not None), "it is kept for nobody, or not for who is paying"
+            ends = [each.ends_at for each in tries if each.settled_at is None]
+            assert all(each <= until for each in ends), "an attempt outlasts what keeps its order"
         for each in endings:
             is_early = (each.data or {}).get("reason") == "expired" and each.expires_at > each.at
             assert not is_early, "cancelled early"
