@@ -94,7 +94,6 @@ def ending_of(ended: sa.FromClause) -> Ending:
 
 def _release(step: Step, cancelled: sa.FromClause, reason: CancelReason) -> sa.FromClause:
     """The steps after a cancellation: return the stock and write the events."""
-    end_attempts(step, cancelled)
     _change_stock(step, _held_by(step, cancelled), lambda all_, _: {"reserved": -all_})
     because, ending = {"reason": text_literal(reason)}, ending_of(cancelled)
     event = event_of(cancelled, EventType.CANCELLED, cancelled.c.at, because, ending=ending)
@@ -545,6 +544,7 @@ def pay(step: Step) -> sa.Select[Any]:
 def cancel(step: Step) -> sa.Select[Any]:
     """Cancel a client's own unpaid order, expired or not; returns it, a row for each item."""
     cancelled = step("cancelled", end(clock()).where(*OWN_UNPAID))
+    end_attempts(step, cancelled)
     deliveries = _release(step, cancelled, CancelReason.REQUESTED)
     state = sa.select(
         cancelled.c.order_id,

@@ -89,7 +89,7 @@ def moved_with(
 def end_attempts(step: Step, ended: sa.FromClause) -> None:
     """End the open attempts of orders that this statement ended, so that they are closed soon.
 
-    Those that are locked are being settled.
+    Those that are locked are being settled. An order that expires has none: they keep it until they end.
     """
     concerned = sa.select(ended.c.order_id).where(ended.c.under_way_until.is_not(None))
     attempts = payment_attempts.c
