@@ -26,7 +26,6 @@ from orders.http.routes.health import health
 from orders.http.routes.orders import orders
 from orders.http.routes.payments import payments
 from orders.http.routes.providers import providers
-from orders.http.routes.queue import queue
 from orders.http.routes.stock import stock
 from orders.http.routes.webhooks import webhooks
 from orders.http.strict_json import StrictRequest
@@ -87,7 +86,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     pages.install(app)
     for blueprint in (
         *(orders, payments, attempts, providers),
-        *(stock, webhooks, freezes, queue, health),
+        *(stock, webhooks, freezes, health),
     ):
         app.register_blueprint(blueprint)
     ops.install(app)

@@ -28,13 +28,15 @@ from orders.order.ports import Observer, nobody
 from orders.order.repository import read_order
 from orders.order.service import OrderService
 from orders.providers.service import Providers
-from orders.queues import ATTEMPT_QUEUE, QUEUE, WEBHOOK_QUEUE, Queues
+from orders.queues import ATTEMPT_QUEUE, QUEUE, QUEUES, WEBHOOK_QUEUE
 from orders.retention.service import Retention
 from orders.sql.database import create_engine, create_watching_engine
+from orders.sql.keeping import queue_pauses
 from orders.stock.service import StockService
 from orders.watch.traces import NO_TRACES, Traces
 from orders.webhooks.service import WebhookPolicy, Webhooks
-from worker import BatchScheduler, DelayQueue, connect
+from worker import BatchScheduler, DelayQueue, Pauses, connect
+from worker.records import TablePauses
 from worker.watch.logs import configure_logging
 from worker.watch.monitoring import MonitoringServer, PortUnavailable
 from worker.watch.tracing import TracingUnavailable, configure_tracing, wanted
@@ -82,7 +84,8 @@ class Services:
     receiving_logins: Bulkhead
     webhooks: Webhooks
     retention: Retention
-    queues: Queues
+    #: By the name of the queue: what Redis cannot lose.
+    pauses: Mapping[str, Pauses]
     #: What anybody may ask costs one look a second.
     readiness: SharedRead[Readiness]
 
@@ -155,7 +158,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         retention=Retention(
             engine, partial(orders.describe, versions=None), settings.retention_days
         ),
-        queues=Queues(client, queue, engine),
+        pauses={name: TablePauses(engine, queue_pauses, name) for name in QUEUES},
         readiness=SharedRead(lambda: _readiness(orders, client), READY_SECONDS),
     )
 

@@ -20,7 +20,7 @@ from orders.errors import QueueUnavailable, StorageUnavailable
 from orders.http.schemas.orders import OrderOut
 from orders.http.schemas.types import rfc3339
 from orders.outages import outages
-from orders.queues import WEBHOOK_QUEUE
+from orders.queues import WEBHOOK_QUEUE, is_paused
 from orders.sql.ids import is_uuid
 from orders.watch.traces import NO_TRACES, Traces
 from orders.webhooks.domain import Answer, Message
@@ -28,7 +28,7 @@ from orders.webhooks.sender import WebhookSender
 from orders.webhooks.service import Webhooks
 from orders.webhooks.signatures import signed
 from orders.webhooks.turns import Turn, Turns
-from worker import DeadLetter, Due, Flow, NotDue, Outcome, Retry, Task
+from worker import DeadLetter, DelayQueue, Due, Flow, NotDue, Outcome, Retry, Task
 
 log = structlog.get_logger("orders")
 
@@ -50,8 +50,10 @@ def webhook_flow(
     sender = sender or WebhookSender(
         settings.webhook_timeout_seconds, allow_private=settings.webhook_allow_private
     )
-    is_paused = partial(services.queues.is_paused, WEBHOOK_QUEUE)
-    deliver = Deliverer(services.webhooks, sender, settings.webhook_threads, is_paused, traces)
+    ask_if_paused = partial(
+        is_paused, DelayQueue(services.redis, WEBHOOK_QUEUE), services.pauses[WEBHOOK_QUEUE]
+    )
+    deliver = Deliverer(services.webhooks, sender, settings.webhook_threads, ask_if_paused, traces)
 
     return Flow(
         name=WEBHOOK_QUEUE,
@@ -59,7 +61,7 @@ def webhook_flow(
         sweep=deliver.forgotten,
         without_redis="handle",  # several workers may: the lease in each row decides
         probe=outages()(services.orders.check_ready),
-        pauses=services.queues.pauses[WEBHOOK_QUEUE],
+        pauses=services.pauses[WEBHOOK_QUEUE],
         finish=deliver.finish,
         threads=1,
         **settings.of_each_flow,

@@ -97,10 +97,6 @@ class FreezeNotFound(NotFound):
     """There is no such freeze."""
 
 
-class DeadLetterNotFound(NotFound):
-    """There is no such dead letter."""
-
-
 class Conflict(OrderError):
     """It contradicts the present state."""
 

@@ -28,7 +28,7 @@ def retention_flow(services: Services) -> Recurring:
         timezone="UTC",
         handler=Pruner(services),
         probe=outages()(services.orders.check_ready),
-        pauses=services.queues.pauses[RETENTION_QUEUE],
+        pauses=services.pauses[RETENTION_QUEUE],
         threads=1,
         lease_seconds=settings.lease_seconds,
         max_failures=settings.max_failures,

@@ -27,7 +27,6 @@ from orders.http.headers import tags
 from orders.http.routing import Routes
 from orders.http.schemas.problem import ProblemOut
 from orders.http.schemas.providers import WebhookHeaders
-from orders.http.schemas.queue import TaskId
 from orders.http.schemas.types import IF_MATCH, MAX_IF_MATCH, Id, Sku
 from orders.http.schemas.webhooks import MessageOut
 from orders.webhooks.domain import WEBHOOK_TYPES
@@ -60,7 +59,7 @@ Guides: [by example](/docs?guide=http-api), [payments](/docs?guide=payments),
 | 415 | `unsupported_media_type` | send `application/json` |
 | 429 | `too_many_requests` | wait for `Retry-After` |
 | 500 | `internal_error` | our fault; report the `X-Request-ID` |
-| 503 | `storage_unavailable`, `server_busy`, `stock_busy`, `queue_unavailable`, `inbox_full` | wait for `Retry-After`, and repeat |
+| 503 | `storage_unavailable`, `server_busy`, `stock_busy`, `inbox_full` | wait for `Retry-After`, and repeat |
 
 **Repeating** a request is safe: `POST /v1/orders` by its `Idempotency-Key`, a payment and a refund by
 the provider's reference; a cancellation changes nothing the second time. A repeated response says
@@ -80,7 +79,7 @@ KEY = {
     "description": "An API key, sent as `Authorization: Bearer KEY`. A key belongs to a client, which owns "
     "orders, and has scopes: `orders` places, reads, extends and cancels the client's orders, "
     "`payments` reports payments and refunds, `ops` sets and adjusts stock, reads every "
-    "client's orders, freezes deadlines, and looks after the queues. `flask --app orders.app keys create NAME "
+    "client's orders, and freezes deadlines. `flask --app orders.app keys create NAME "
     "--scope orders` makes one.",
 }
 
@@ -190,7 +189,7 @@ TAKEN: dict[str, Schema] = {
 }
 
 #: The parameters in paths that are not an id of ours.
-PATH_PARAMETERS: dict[str, Any] = {"sku": Sku, "task_id": TaskId}
+PATH_PARAMETERS: dict[str, Any] = {"sku": Sku}
 
 
 class Incomplete(Exception):

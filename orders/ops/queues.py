@@ -1,36 +1,49 @@
-"""The queues as the page shows them."""
+"""The queues as the page shows them, and what it changes: dead letters and pauses."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import redis
-import sqlalchemy as sa
 
 from orders.caches import SharedRead
-from orders.queues import QUEUE, DeadPosition, LetterSummary, Queues, answering
-from worker import DelayQueue, WorkerStatus
+from orders.queues import QUEUE, QUEUES, answering
+from worker import DelayQueue, Pauses, WorkerStatus
 from worker.queue.operator_side import LETTERS
+from worker.runtime import pauses
 
 Json = dict[str, Any]
-Page = tuple[list[Any], DeadPosition | None]
 
 #: How long `ShownQueues.state` is shared by all who ask this process.
 FRESH_SECONDS = 1.0
 #: How far the chart of due tasks looks ahead.
 MINUTES = 30
-#: Letters on one page of the list.
-MOST = 100
-#: How often one page of ids reads the queue's list, `LETTERS` entries at a time.
-READS_FOR_IDS = 10
+#: Letters on one page of the list, and how often one page reads the queue's list, `LETTERS` at a time.
+MOST, READS = 100, 5
+#: The same for pages of ids only.
+MOST_IDS, READS_FOR_IDS = 10 * LETTERS, 10
+#: What is shown of a letter in a list, besides its id.
+SHOWN = ("reason", "error", "failures", "deliveries", "died_at_ms")
 
 
-class ShownQueues(Queues):
-    """Raises QueueUnavailable from every method while Redis does not answer."""
+class DeadPosition(NamedTuple):
+    """Where a page of dead letters ends: when the last of them died, and its id."""
 
-    def __init__(self, client: redis.Redis, checks: DelayQueue, engine: sa.Engine) -> None:
-        super().__init__(client, checks, engine)
+    died_at_ms: int
+    id: str
+
+
+Page = tuple[list[Any], DeadPosition | None]
+
+
+class ShownQueues:
+    """Raises QueueUnavailable while Redis does not answer, except when a pause is begun."""
+
+    def __init__(self, client: redis.Redis, checks: DelayQueue, kept: Mapping[str, Pauses]) -> None:
+        self._queues = {name: DelayQueue(client, name) for name in QUEUES} | {QUEUE: checks}
+        self._kept = kept
         #: Each queue's counts, forecast and workers; or that Redis does not answer.
         self.state = SharedRead(self._read_state, FRESH_SECONDS)
 
@@ -53,21 +66,39 @@ class ShownQueues(Queues):
 
     def letters(self, name: str, text: str, after: DeadPosition | None) -> Page:
         """A page of the dead letters that contain this text, newest first, and where it ends."""
-        found, end = self.dead_letters(name, after, most=MOST, wanted=_contains(text))
+        found, end = self._dead_letters(name, text, after, MOST, READS)
         with answering():
             now_ms = self._queues[name].server_time_ms()
-        letters = [
-            {**asdict(each), "died_ms_ago": max(0, now_ms - each.died_at_ms)} for each in found
-        ]
-        return letters, end
+        return [each | {"died_ms_ago": max(0, now_ms - each["died_at_ms"])} for each in found], end
 
     def letter_ids(self, name: str, text: str, after: DeadPosition | None) -> Page:
         """The ids of these letters, on larger pages."""
-        most = READS_FOR_IDS * LETTERS
-        found, end = self.dead_letters(
-            name, after, most=most, reads=READS_FOR_IDS, wanted=_contains(text)
-        )
-        return [each.id for each in found], end
+        found, end = self._dead_letters(name, text, after, MOST_IDS, READS_FOR_IDS)
+        return [each["id"] for each in found], end
+
+    def _dead_letters(
+        self, name: str, text: str, after: DeadPosition | None, most: int, reads: int
+    ) -> Page:
+        """Those whose id, reason or error contains this text, in upper or lower case.
+
+        The page follows ``after``, and ends after ``most`` letters, or after ``reads`` reads of the list.
+        It may have fewer and still not be the last. None is skipped when others come or go meanwhile.
+        """
+        queue, wanted = self._queues[name], text.casefold()
+        found: list[Json] = []
+        end, read = after, 0
+        with answering():
+            for ids in islice(queue.newest_dead_ids(after), reads):
+                read += 1
+                for letter in queue.letters(ids, with_payloads=False):
+                    shown = {"id": letter.id} | {each: letter.story[each] for each in SHOWN}
+                    end = DeadPosition(shown["died_at_ms"], letter.id)
+                    said = (letter.id, shown["reason"], shown["error"] or "")
+                    if wanted in "\n".join(said).casefold():
+                        found.append(shown)
+                    if len(found) == most:
+                        return found, end
+        return found, end if read == reads else None
 
     def letter(self, name: str, task_id: str) -> Json | None:
         """Why a task is dead, with the traceback; None if it is no longer dead."""
@@ -75,10 +106,30 @@ class ShownQueues(Queues):
             letters = self._queues[name].letters([task_id], with_payloads=False)
         return dict(letters[0].story) if letters else None
 
+    def requeue(self, name: str, ids: Iterable[str]) -> int:
+        """Schedule dead tasks again, due now. Returns how many it found."""
+        with self._changing(name) as queue:
+            return len(queue.requeue(ids))
+
+    def purge(self, name: str, ids: Iterable[str]) -> int:
+        """Delete dead tasks for good. Returns how many it found."""
+        with self._changing(name) as queue:
+            return len(queue.purge(ids))
+
+    def pause(self, name: str, *, reason: str, by: str) -> None:
+        """Stop claims and sweeps, with Redis or without. Raises StorageUnavailable."""
+        with self._changing(name) as queue:
+            pauses.pause(queue, self._kept[name], reason=reason, by=by)
+
+    def resume(self, name: str) -> None:
+        """End a pause. Raises StorageUnavailable, and then or without Redis it may go on: repeat it."""
+        with self._changing(name) as queue:
+            pauses.resume(queue, self._kept[name])
+
     @contextmanager
     def _changing(self, name: str) -> Iterator[DelayQueue]:
-        with super()._changing(name) as queue:
-            yield queue
+        with answering():
+            yield self._queues[name]
         self.state.forget()
 
 
@@ -104,9 +155,3 @@ def _worker(worker: WorkerStatus) -> Json:
         "oldest_seconds": details.get("oldest_seconds", 0.0),
         "handled": details.get("handled"),  # workers of earlier versions do not report it
     }
-
-
-def _contains(text: str) -> Callable[[LetterSummary], bool]:
-    """Whether a letter's id, reason or error contains this text, in upper or lower case."""
-    wanted = text.casefold()
-    return lambda letter: wanted in f"{letter.id}\n{letter.reason}\n{letter.error or ''}".casefold()

@@ -5,11 +5,12 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
 
 from orders.freezes.domain import MAX_SECONDS
-from orders.http.schemas.paging import TimeQuery
-from orders.http.schemas.queue import MAX_TASK_ID, DeadLettersQuery
+from orders.http.schemas.paging import Query, TimeQuery, encoded
 from orders.http.schemas.types import In
+from orders.ops.queues import DeadPosition
 from orders.queues import QueueName
 
+MAX_TASK_ID = 1000
 #: Dead letters that one request requeues or purges.
 MOST_IDS = 300
 
@@ -62,13 +63,27 @@ class LettersIn(In):
     ids: Annotated[list[TaskId], Field(min_length=1, max_length=MOST_IDS)]
 
 
-class LettersQuery(DeadLettersQuery):
+class LettersQuery(Query):
     """Which dead letters of a queue."""
 
+    queue: QueueName
+    #: It has the id of a task, of which each character may take up four bytes.
+    cursor: Annotated[str, StringConstraints(max_length=6 * MAX_TASK_ID)] | None = None
     #: What the id, reason or error contains, in upper or lower case.
     text: Annotated[str, StringConstraints(max_length=200)] = ""
     #: Only ids, on larger pages.
     ids: bool = False
+
+    @property
+    def after(self) -> DeadPosition | None:
+        """Where the page before ended. Raises BadRequest."""
+        found = self.name(self.queue, f"(?s)[0-9]{{1,15}} .{{1,{MAX_TASK_ID}}}")
+        at, _, task_id = (found or "").partition(" ")
+        return DeadPosition(int(at), task_id) if found else None
+
+    def cursor_from(self, end: DeadPosition | None) -> str | None:
+        """The cursor of the page that follows one that ended here."""
+        return end and encoded(f"{self.queue} {end.died_at_ms} {end.id}")
 
 
 class LetterQuery(Parameters):

@@ -16,7 +16,6 @@ import pytest
 from devtools import accounts
 from devtools.processes import ROOT, free_port, wait_until
 from devtools.service import Service
-from orders.queues import QUEUES
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +69,7 @@ class Shop:
         """What the operation returned, and its status."""
         [module] = [
             self._module(f".api.{tag}.{operation}")
-            for tag in ("orders", "payments", "stock", "queue", "health")
+            for tag in ("orders", "payments", "stock", "health")
             if importlib.util.find_spec(f"{self._package}.api.{tag}.{operation}")
         ]
         return module.sync_detailed(*path, client=self.client, **arguments)
@@ -150,16 +149,6 @@ def test_the_generated_client_reads_pages_to_the_end(shop: Shop) -> None:
     assert [each.id for each in found][:3] == placed[::-1]
     events = shop.call("list_events", placed[0]).parsed.data
     assert [(each.type_, each.data.id) for each in events] == [("order.created", placed[0])]
-
-
-def test_the_generated_client_looks_after_the_queues(shop: Shop) -> None:
-    counted = shop.call("list_queues").parsed.data
-    assert {each.queue: each.dead for each in counted} == dict.fromkeys(QUEUES, 0)
-    name = shop.model("ListDeadLettersQueue", value="order-timeout")
-    assert shop.call("list_dead_letters", queue=name).parsed.data == []
-    name = shop.model("RequeueDeadLetterQueue", value="order-timeout")
-    refused = shop.call("requeue_dead_letter", "nobody", queue=name)
-    assert (refused.status_code, refused.parsed.code) == (404, "dead_letter_not_found")
 
 
 def test_the_generated_client_knows_problems(shop: Shop) -> None:

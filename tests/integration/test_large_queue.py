@@ -56,7 +56,6 @@ PAGE = [
     f"letters?queue={QUEUE}&text=no+such+text",
     f"letters?queue={QUEUE}&ids=true",
 ]
-ROUTES = ["/v1/queue", f"/v1/queue/dead?queue={QUEUE}&limit=100"]
 
 
 def flows() -> list[Flow]:
@@ -96,11 +95,8 @@ def looks(
     def command(line: str) -> None:
         assert main(["--redis-url", valkey.url, *line.split()]) == COMMANDS[line]
 
-    def route(path: str) -> None:
-        assert api.send("GET", path, key="ops").status_code == 200
-
     order = f"orders/{content(api.place())['id']}"
-    calls = ((command, COMMANDS), (page.get, [*PAGE, order]), (route, ROUTES))
+    calls = ((command, COMMANDS), (page.get, [*PAGE, order]))
     return {name: partial(call, name) for call, names in calls for name in names}
 
 

@@ -19,19 +19,32 @@ from orders.app import create_app
 from orders.clients.domain import parted
 from orders.config import Settings
 from orders.freezes import repository as freezes
+from orders.http.schemas.paging import encoded
 from orders.ops import repository, sessions
 from orders.ops.lookups import NEXT
 from orders.ops.routes import POLICY, STATIC, Tools
+from orders.ops.schemas import MAX_TASK_ID
 from orders.queues import QUEUE, QUEUES, WEBHOOK_QUEUE
 from orders.sql.expressions import later, now
 from orders.sql.ids import new_id
 from orders.sql.tables import ops_sessions, unpaid_orders
+from orders.timeouts import timeout_flow
 from tests.conftest import Api, serving
 from tests.expiring import expire_now
-from tests.integration.test_api_queue import bury
-from worker import DelayQueue
+from tests.integration.workers import running
+from worker import DelayQueue, Worker
+from worker.queue.replies import Put
 
 HERE = "http://localhost"
+
+
+def bury(queue: DelayQueue, *ids: str, error: Exception | None = None) -> None:
+    """Make dead letters of tasks that failed once."""
+    for task_id in ids:
+        queue.schedule(task_id, 1)
+        queue.retry([(queue.claim(1, 60_000).tasks[0], 0)], Put.FAILED)
+        [task] = queue.claim(1, 60_000).tasks
+        queue.dead_letter([(task, "it will not do", error)])
 
 
 class Page:
@@ -535,6 +548,50 @@ def test_dead_letters_are_listed_filtered_and_shown(page: Page, redis_client: re
     assert "ValueError: no such mug" in whole["traceback"]
     assert page.get(f"letter?queue={QUEUE}&id=nobody")["letter"] is None
     assert page.get("letters?queue=webhooks")["letters"] == []
+
+
+def test_no_letter_is_skipped_when_others_come_and_go(
+    page: Page, redis_client: redis.Redis
+) -> None:
+    queue = DelayQueue(redis_client, QUEUE)
+    bury(queue, *(f"a-{n}" for n in range(30)), *(f"b-{n}" for n in range(98)))
+    bury(queue, "\u8336" * MAX_TASK_ID, "c\udc80")
+    first = page.get(f"letters?queue={QUEUE}")
+    seen = [each["id"] for each in first["letters"]]
+    assert (seen[:2], seen[-1]) == (["c\udc80", "\u8336" * MAX_TASK_ID], "b-0")
+    for verb, ids in (("requeue", ["b-0", "a-29"]), ("purge", ["b-1", "a-28"])):
+        assert page.ask("POST", f"letters/{verb}", {"queue": QUEUE, "ids": ids}).json == {"done": 2}
+    bury(queue, *(f"new-{n}" for n in range(40)))
+    rest = page.get(f"letters?queue={QUEUE}&cursor={first['next_cursor']}")
+    assert [each["id"] for each in rest["letters"]] == [f"a-{n}" for n in reversed(range(28))]
+
+
+def test_a_cursor_of_another_list_is_refused(page: Page, redis_client: redis.Redis) -> None:
+    bury(DelayQueue(redis_client, QUEUE), *(f"a-{n}" for n in range(101)))
+    cursor = page.get(f"letters?queue={QUEUE}")["next_cursor"]
+    ends = ("-1", "x", "", "10", "1 ", " a", f"1 {'a' * (MAX_TASK_ID + 1)}", "1" * 16 + " a")
+    queries = [f"queue={QUEUE}&cursor={encoded(f'{QUEUE} {end}')}" for end in ends]
+    queries += [f"queue={WEBHOOK_QUEUE}&cursor={cursor}", f"queue={QUEUE}&cursor=x"]
+    for query in queries:
+        assert page.ask("GET", f"letters?{query}").status_code == 400, query
+
+
+def test_a_check_that_died_cancels_its_order_once_it_is_requeued(
+    api: Api, page: Page, redis_client: redis.Redis
+) -> None:
+    queue = DelayQueue(redis_client, QUEUE)
+    order_id = (api.place().json or {})["id"]
+    wait_until(lambda: queue.look_up(order_id), "the check to be scheduled")
+    queue.cancel(order_id)
+    bury(queue, order_id)
+    expire(api, order_id, -1)
+    page.ask("POST", "letters/requeue", {"queue": QUEUE, "ids": [order_id]})
+
+    def status() -> str:
+        return str(api.services.orders.order(None, order_id).status)
+
+    with running(Worker([timeout_flow(api.services)], api.services.settings.redis_url)):
+        wait_until(lambda: status() == "cancelled", "the order to be cancelled")
 
 
 def test_dead_letters_are_requeued_and_purged(page: Page, redis_client: redis.Redis) -> None:

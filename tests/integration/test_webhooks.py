@@ -627,16 +627,18 @@ def test_nothing_is_sent_while_the_queue_is_paused(
 ) -> None:
     """What this process knew already is found by the sweep after that."""
     monkeypatch.setattr(deliveries, "ASK_SECONDS", 0)
-    queues = hooked.api.services.queues
+    services = hooked.api.services
+    queue, pauses = DelayQueue(services.redis, WEBHOOK_QUEUE), services.pauses[WEBHOOK_QUEUE]
     if kept == "in SQL":
-        queues.pauses[WEBHOOK_QUEUE].begin("", "")
+        pauses.begin("", "")
     else:
-        DelayQueue(hooked.api.services.redis, WEBHOOK_QUEUE).pause()
+        queue.pause()
     for _ in range(3):
         hooked.place()
     hooked.send_due()
     assert hooked.receiver.messages == []
-    queues.resume(WEBHOOK_QUEUE)
+    pauses.end()
+    queue.resume()
     hooked.move(LATE_MS)
     assert hooked.flow.sweep is not None
     [[due]] = hooked.flow.sweep(None, 0.0)

@@ -56,17 +56,14 @@ Instant = Annotated[
 ]
 
 
-def opaque(most: int) -> tuple[Any, ...]:
-    """What a cursor of that length is, to pydantic and in the document."""
-    description = "The next_cursor of the previous page, with the same filters. Opaque: anything else gets 400."
-    # Without an example, because the documentation page would send it.
-    return (
-        StringConstraints(min_length=1, max_length=most, pattern="^[A-Za-z0-9_-]+$"),
-        Field(description=description),
-    )
-
-
-Cursor = Annotated[str, *opaque(MAX_CURSOR)]
+# Without an example, because the documentation page would send it.
+Cursor = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_CURSOR, pattern="^[A-Za-z0-9_-]+$"),
+    Field(
+        description="The next_cursor of the previous page, with the same filters. Opaque: anything else gets 400."
+    ),
+]
 #: What a list returns.
 Page = Annotated[
     list[T], Field(description="The page.", json_schema_extra={"maxItems": MAX_PAGE_SIZE})
