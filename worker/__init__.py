@@ -31,8 +31,7 @@ from .flow import (
     one_at_a_time,
 )
 from .pauses import Pause, Pauses
-from .queue.async_queue import AsyncDelayQueue
-from .queue.connection import connect, connect_async
+from .queue.connection import connect
 from .queue.delay_queue import DelayQueue
 from .queue.replies import (
     Cancelled,
@@ -54,7 +53,6 @@ from .runtime.recurring import Recurring
 from .runtime.worker import Worker
 
 __all__ = [
-    "AsyncDelayQueue",
     "Backoff",
     "BackoffFunction",
     "BatchScheduler",
@@ -102,7 +100,6 @@ __all__ = [
     "WorkerHealth",
     "WorkerStatus",
     "connect",
-    "connect_async",
     "events",
     "one_at_a_time",
 ]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import redis
 
-from tests.contract.conftest import every_producer
 from tests.contract.state import Messages, attempts, state
 from tests.contract.steps import bury, reply_lost
 from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled
@@ -17,8 +16,6 @@ from worker.queue.replies import Put, Stats
 #: Not text: invalid UTF-8, line breaks, NUL.
 ANY_BYTES = b"\xff\xfe\r\n\x00 \x1b[31m"
 NEVER = 2**53 - 1
-
-pytestmark = every_producer
 
 
 # -- schedule ------------------------------------------------------------------------------

@@ -4,13 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.contract.conftest import every_producer
 from tests.contract.state import attempts, state
 from tests.contract.steps import bury, claimed_with_counts, one
 from worker import Cancelled, DelayQueue, LeaseLost, Scheduled, Task
 from worker.queue.replies import Put
-
-pytestmark = every_producer
 
 
 def test_a_cancelled_task_leaves_nothing_behind(queue: DelayQueue) -> None:

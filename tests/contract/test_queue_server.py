@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from devtools.valkey import Valkey, private_valkey
-from tests.contract.conftest import REAL, every_producer
+from tests.contract.conftest import REAL
 from tests.contract.state import attempts, state
 from tests.contract.steps import reply_lost
 from tests.length import quick_first
@@ -78,7 +78,6 @@ def full(client: redis.Redis) -> Iterator[None]:
         client.config_set("maxmemory", 0)
 
 
-@every_producer
 def test_with_memory_full_new_tasks_are_refused_and_old_kept(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
@@ -127,7 +126,6 @@ def test_a_server_whose_memory_is_full_still_knows_its_workers(
         assert [status.id for status in queue.workers()] == ["w1"]
 
 
-@every_producer
 def test_with_memory_full_cancelled_tasks_are_dropped(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
@@ -231,7 +229,6 @@ USES: dict[str, Callable[[DelayQueue], object]] = {
 }
 
 
-@every_producer
 @pytest.mark.parametrize(("key", "use"), USES.items(), ids=USES)
 def test_a_key_of_another_type_raises_a_redis_error(
     client: redis.Redis, queue: DelayQueue, key: str, use: Callable[[DelayQueue], object]

@@ -330,10 +330,8 @@ def test_the_plain_delay_queue_runs_as_it_is_pasted(valkey: Valkey, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_the_plain_delay_queue_of_asyncio_runs_as_it_is_pasted(
-    valkey: Valkey, tmp_path: Path
-) -> None:
-    script = the_block("python", "AsyncDelayQueue", FLOWS)
+def test_a_queue_in_asyncio_runs_as_it_is_pasted(valkey: Valkey, tmp_path: Path) -> None:
+    script = the_block("python", "asyncio.to_thread", FLOWS)
     (tmp_path / "plain.py").write_text(script.replace("redis://localhost:6379/0", valkey.url))
     with redis.Redis.from_url(valkey.url) as client:
         client.flushall()

@@ -24,6 +24,7 @@ MIGRATE = "run python -m orders migrate, or alembic upgrade head"
 NO_DATABASE = "postgresql+psycopg://nobody@127.0.0.1:1/none"
 NOBODY = "redis://127.0.0.1:1/0"
 MALFORMED = "postgresql+psycopg://shop:s3cret@host:port/shop"
+SEVERAL = "redis://:s3cret@one:6379/0 redis://:s3cret@two:6379/0"
 KEYS = "flask --app orders.app keys list"
 GRANIAN = "granian --interface wsgi --factory --port 0 orders.app:create_app"
 RUN = "worker run"
@@ -90,6 +91,8 @@ ROWS = [
         "this is not a Redis URL: write redis://",
         {"REDIS_URL": "redis://:s3cret@host:port/0"},
     ),
+    Row(KEYS, "REDIS_URL: these are several URLs: write one", {"REDIS_URL": SEVERAL}),
+    Row(f"{RUN} mails:queue", "these are several URLs: write one", {"REDIS_URL": SEVERAL}),
     *(
         Row(
             KEYS,

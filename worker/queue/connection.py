@@ -1,6 +1,5 @@
 """How the engine connects to Redis: every setting is chosen on purpose."""
 
-import asyncio
 import functools
 import re
 import threading
@@ -8,8 +7,6 @@ from typing import Any, Self, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import redis
-import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.exceptions import ClusterDownError, RedisClusterException, SlotNotCoveredError
@@ -48,60 +45,8 @@ def connect(
 
     Raises ValueError for anything but one Redis URL.
     """
-    retry = Retry(NoBackoff(), int(reconnect), RETRIED)
-    settings = {**_settings(timeout_seconds), "retry": retry}
-    topology, plain = _topology(url)
-    limit = max(LEAST_WITHOUT_WAITING, max_connections)
-    if topology == "sentinel":
-        primary = _behind_sentinels(Sentinel, url, settings, max_connections=limit)
-        return cast("redis.Redis", primary)
-    if topology == "cluster":
-        return cast("redis.Redis", _Cluster(plain, {**settings, "max_connections": limit}))
-    # Threads wait for a connection; the plain pool raises when it is empty.
-    pool = redis.BlockingConnectionPool.from_url(
-        url, **settings, max_connections=max_connections, timeout=timeout_seconds
-    )
-    return redis.Redis.from_pool(pool)
-
-
-def connect_async(
-    url: str,
-    *,
-    timeout_seconds: float = 1.0,
-    reconnect: bool = False,
-    max_connections: int = 16,
-) -> redis.asyncio.Redis:
-    """A client for asyncio, with the URLs and the settings of `connect`::
-
-        async with connect_async("redis://localhost:6379/0", reconnect=True) as client:
-            queue = AsyncDelayQueue(client, "emails")
-
-    The client belongs to the event loop that first uses it. Close it there, with ``aclose`` or at the end
-    of the block, and make a new client for another loop.
-
-    There are never more than ``max_connections`` connections to one server. Calls beyond that wait for a
-    connection, and raise `redis.ConnectionError` after ``timeout_seconds``. Time in which the event loop is
-    busy counts towards every timeout, so send thousands of tasks in one `AsyncDelayQueue.schedule_many`.
-    """
-    retry = AsyncRetry(NoBackoff(), int(reconnect), RETRIED)
-    settings = {**_settings(timeout_seconds), "retry": retry}
-    # A busy event loop may need longer than half a second to connect.
-    settings["socket_connect_timeout"] = timeout_seconds
-    limits: dict[str, Any] = {"max_connections": max_connections, "timeout": timeout_seconds}
-    topology, plain = _topology(url)
-    if topology == "sentinel":
-        limits["connection_pool_class"] = _AsyncSentinelPool
-        primary = _behind_sentinels(redis.asyncio.Sentinel, url, settings, **limits)
-        return cast("redis.asyncio.Redis", primary)
-    if topology == "cluster":
-        return cast("redis.asyncio.Redis", _AsyncCluster.from_url(plain, **settings, **limits))
-    pool = redis.asyncio.BlockingConnectionPool.from_url(url, **settings, **limits)
-    return redis.asyncio.Redis.from_pool(pool)
-
-
-def _settings(timeout_seconds: float) -> dict[str, Any]:
-    """The settings of every connection."""
-    return {
+    settings: dict[str, Any] = {
+        "retry": Retry(NoBackoff(), int(reconnect), RETRIED),
         "socket_timeout": timeout_seconds,
         # By default a host that refuses or does not answer holds the caller for seconds.
         "socket_connect_timeout": min(0.5, timeout_seconds),
@@ -113,6 +58,17 @@ def _settings(timeout_seconds: float) -> dict[str, Any]:
         "protocol": 2,
         "maint_notifications_config": MaintNotificationsConfig(enabled=False),
     }
+    topology, plain = _topology(url)
+    limit = max(LEAST_WITHOUT_WAITING, max_connections)
+    if topology == "sentinel":
+        return _behind_sentinels(url, settings, limit)
+    if topology == "cluster":
+        return cast("redis.Redis", _Cluster(plain, {**settings, "max_connections": limit}))
+    # Threads wait for a connection; the plain pool raises when it is empty.
+    pool = redis.BlockingConnectionPool.from_url(
+        url, **settings, max_connections=max_connections, timeout=timeout_seconds
+    )
+    return redis.Redis.from_pool(pool)
 
 
 #: Neither quotes the URL, because that may contain a password.
@@ -146,8 +102,8 @@ def _topology(url: str) -> tuple[str, str]:
     return topology, plain
 
 
-def _behind_sentinels(kind: Any, url: str, settings: dict[str, Any], **limits: Any) -> Any:
-    """A client of the primary that the sentinels name; ``kind`` is redis-py's Sentinel class."""
+def _behind_sentinels(url: str, settings: dict[str, Any], max_connections: int) -> redis.Redis:
+    """A client of the primary that the sentinels name."""
     parts = urlsplit(url)
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
@@ -161,18 +117,19 @@ def _behind_sentinels(kind: Any, url: str, settings: dict[str, Any], **limits: A
     if not login_there.keys() <= {"username", "password"}:
         raise ValueError("a redis+sentinel:// URL takes sentinel_username and sentinel_password")
     settings = {**settings, "ssl": parts.scheme.startswith("rediss")}
-    sentinels = kind(
+    sentinels: Any = Sentinel(  # type: ignore[no-untyped-call]
         [(address.hostname, address.port or 26379) for address in addresses],
         sentinel_kwargs={**settings, **login_there},
     )
-    return sentinels.master_for(
+    primary: redis.Redis = sentinels.master_for(
         service,
         **settings,
-        **limits,
+        max_connections=max_connections,
         db=int(database or 0),
         username=unquote(user) or None,
         password=unquote(password) or None,
     )
+    return primary
 
 
 #: `RETRIED`, and the errors of a cluster during a failover.
@@ -211,46 +168,3 @@ class _Cluster:
                 raise redis.ConnectionError(str(error)) from error
 
         return call
-
-
-class _AsyncSentinelPool(
-    redis.asyncio.SentinelConnectionPool, redis.asyncio.BlockingConnectionPool
-):
-    """Callers wait for a connection. Closing the pool closes the connections to the sentinels, too."""
-
-    async def aclose(self) -> None:
-        await super().aclose()
-        for sentinel in self.sentinel_manager.sentinels:
-            await sentinel.aclose()
-
-
-class _AsyncCluster(redis.asyncio.RedisCluster):
-    """Connects on first use. Callers wait for a connection. All its errors are RedisErrors."""
-
-    ERRORS_ALLOW_RETRY = CLUSTER_RETRIED  # type: ignore[assignment]
-
-    def __init__(self, *, max_connections: int, timeout: float, **settings: Any) -> None:
-        # Twice as many, because connections that are being closed count, too. By default every fifth
-        # redirect closes all connections, even those on which a call waits for its reply.
-        super().__init__(max_connections=2 * max_connections, reinitialize_steps=0, **settings)
-        self._free = asyncio.Semaphore(max_connections)
-        self._timeout_seconds = timeout
-
-    async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            async with asyncio.timeout(self._timeout_seconds):
-                await self._free.acquire()
-        except TimeoutError as error:
-            raise redis.ConnectionError("No connection available.") from error
-        try:
-            return await super().execute_command(*args, **kwargs)
-        except RedisClusterException as error:
-            raise redis.ConnectionError(str(error)) from error
-        finally:
-            self._free.release()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()

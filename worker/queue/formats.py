@@ -1,14 +1,11 @@
-"""How tasks, ids and replies are written in Redis, for `DelayQueue` and `AsyncDelayQueue` alike."""
+"""How tasks and ids are written in Redis."""
 
 import math
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any, TypeVar
 
 from ..flow import Due, checked_delay
-from .keys import Keys
-from .replies import Stats
 
 T = TypeVar("T")
 
@@ -25,40 +22,12 @@ MAX_DUE_AT_MS = 2**53 - 1
 def task_to_schedule(
     task_id: str, due_at_ms: float | None, payload: bytes, delay_ms: float | None
 ) -> tuple[str, float, bytes] | Due:
-    """One task for `schedule_args`. Raises ValueError unless it has either a time or a delay."""
+    """One task for `row_of`. Raises ValueError unless it has either a time or a delay."""
     if due_at_ms is not None and delay_ms is None:
         return task_id, due_at_ms, payload
     if delay_ms is not None and due_at_ms is None:
         return Due(task_id, checked_delay(delay_ms), payload)
     raise ValueError("a task is scheduled with either due_at_ms or delay_ms, not both")
-
-
-def schedule_args(
-    keys: Keys, tasks: Iterable[tuple[str, float, bytes] | Due], *, only_if_absent: bool
-) -> Iterator[Iterable[Any]]:
-    """The arguments of each call of `schedule.lua`.
-
-    Raises ValueError for a task that cannot be stored, before it yields anything.
-    """
-    head = (keys.wake, int(only_if_absent))
-    for part in slices_by_size([*map(row_of, tasks)]):
-        yield chain(head, chain.from_iterable(part))
-
-
-def stats_in(reply: Iterable[Any]) -> Stats:
-    """Parse the reply of `stats.lua`."""
-    scheduled, due, within_minute, leased, dead, paused, oldest_dead_age_ms, next_due = reply
-    return Stats(
-        scheduled=scheduled,
-        due=due,
-        due_within_minute=within_minute,
-        leased=leased,
-        dead=dead,
-        paused=bool(paused),
-        next_due_in_ms=None if next_due is None else max(0, next_due),
-        oldest_due_age_ms=max(0, -(next_due or 0)),
-        oldest_dead_age_ms=max(0, oldest_dead_age_ms),
-    )
 
 
 def slices(rows: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:

@@ -12,7 +12,7 @@ import redis
 
 from ..errors import UnsafeServer
 from ..pauses import Pause
-from .formats import id_to_bytes, id_to_text, ids_to_bytes, slices, stats_in
+from .formats import id_to_bytes, id_to_text, ids_to_bytes, slices
 from .replies import Letter, Place, Stats, TaskState, WorkerStatus
 from .scripted import ScriptedQueue
 
@@ -114,7 +114,19 @@ class OperatorSide(ScriptedQueue):
 
     def stats(self, *, now_ms: int | None = None) -> Stats:
         """Count the tasks in each place at one moment."""
-        return stats_in(self._run("stats", now_ms))
+        reply = self._run("stats", now_ms)
+        scheduled, due, within_minute, leased, dead, paused, oldest_dead_age_ms, next_due = reply
+        return Stats(
+            scheduled=scheduled,
+            due=due,
+            due_within_minute=within_minute,
+            leased=leased,
+            dead=dead,
+            paused=bool(paused),
+            next_due_in_ms=None if next_due is None else max(0, next_due),
+            oldest_due_age_ms=max(0, -(next_due or 0)),
+            oldest_dead_age_ms=max(0, oldest_dead_age_ms),
+        )
 
     def forecast(
         self, intervals: int = 30, interval_ms: int = 60_000, *, now_ms: int | None = None

@@ -1,9 +1,10 @@
 """What schedules and cancels tasks."""
 
 from collections.abc import Iterable
+from itertools import chain
 
 from ..flow import Due
-from .formats import ids_to_bytes, schedule_args, slices, task_to_schedule
+from .formats import ids_to_bytes, row_of, slices, slices_by_size, task_to_schedule
 from .replies import Cancelled, Scheduled
 from .scripted import ScriptedQueue
 
@@ -51,9 +52,9 @@ class ProducerSide(ScriptedQueue):
 
         Raises ValueError for an id, a due time or a delay that cannot be stored.
         """
-        answers = list[Scheduled]()
-        for args in schedule_args(self.keys, tasks, only_if_absent=only_if_absent):
-            reply = self._run("schedule", now_ms, *args)
+        answers, head = list[Scheduled](), (self.keys.wake, int(only_if_absent))
+        for part in slices_by_size([*map(row_of, tasks)]):
+            reply = self._run("schedule", now_ms, *head, *chain.from_iterable(part))
             answers += [Scheduled(each.decode()) for each in reply]
         return answers
 

@@ -33,8 +33,8 @@ class ScriptedQueue:
     """The queue ``name`` on ``client``. Raises ValueError for a client that decodes responses."""
 
     def __init__(self, client: redis.Redis, name: str, *, environment: Environment = REAL) -> None:
-        if isinstance(client, redis.Redis):
-            refuse_decoding(client)
+        if isinstance(client, redis.Redis) and client.get_encoder().decode_responses:
+            raise ValueError("payloads are bytes: the client must not have decode_responses=True")
         self.name = name
         self.keys = Keys(name)
         self.environment = environment
@@ -58,9 +58,3 @@ class ScriptedQueue:
     ) -> Any:
         script, own = self._scripts[name]
         return script(keys=keys or own, args=["" if now_ms is None else now_ms, *args])
-
-
-def refuse_decoding(client: Any) -> None:
-    """Raises ValueError for a client that decodes responses."""
-    if client.get_encoder().decode_responses:
-        raise ValueError("payloads are bytes: the client must not have decode_responses=True")
