@@ -284,17 +284,3 @@ def set_stock(
         raise click.ClickException(f"{field} {wrong['input']!r}: {wrong['msg']}") from error
     item, _ = services().stock.set(sku, **body.model_dump(exclude_unset=True))
     click.echo(f"{item.sku}: {item.on_hand} on hand, {item.reserved} reserved")
-
-
-@stock.command("repair")
-@click.argument("sku")
-def repair_stock(sku: str) -> None:
-    """Recompute what unpaid orders hold of SKU, and correct what is reserved by it.
-
-    Safe while everything runs. Each correction is kept in the table stock_repairs.
-    """
-    before, after = services().stock.repair(sku)
-    if before == after:
-        click.echo(f"{sku}: {after} reserved, as unpaid orders hold")
-        return
-    click.echo(f"{sku}: {after} reserved now, {before} before")

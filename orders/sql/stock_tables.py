@@ -27,14 +27,3 @@ sa.Index(
     stock_adjustments.c.idempotency_key,
     unique=True,
 )
-
-# What was put right of a SKU by `stock repair`, numbered from 1.
-stock_repairs = sa.Table(
-    "stock_repairs",
-    metadata,
-    sa.Column("sku", sa.String(64), sa.ForeignKey("stock_items.sku"), primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("reserved_before", sa.Integer, nullable=False),
-    sa.Column("reserved", sa.Integer, nullable=False),  # afterwards
-    sa.Column("at", Instant, nullable=False),
-)

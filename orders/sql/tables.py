@@ -13,7 +13,7 @@ from orders.sql.keeping import (
     payment_attempts,
     queue_pauses,
 )
-from orders.sql.stock_tables import stock_adjustments, stock_repairs
+from orders.sql.stock_tables import stock_adjustments
 from orders.sql.webhook_tables import (
     EVERY,
     PENDING,

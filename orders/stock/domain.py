@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
 
 #: Amounts travel as JSON numbers, which are exact up to here in every language.
 MAX_MINOR = 2**53 - 1
@@ -55,13 +54,6 @@ class Adjustment:
     at: datetime
     #: Of the API key; None for the command line.
     key_id: str | None = None
-
-
-class Repair(NamedTuple):
-    """What was reserved of a SKU, and what is now; the same if nothing was wrong."""
-
-    before: int
-    after: int
 
 
 @dataclass(frozen=True, slots=True)

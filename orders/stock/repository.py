@@ -83,24 +83,6 @@ def _note_change(step: Step, found: sa.FromClause, written: sa.FromClause) -> No
     step("noted", insertion(stock_adjustments, row, delta != _number(0), source=both))
 
 
-def add_to_stock(step: Step, changed: sa.FromClause, **more: sa.ColumnElement[int]) -> None:
-    """Add to the columns of each SKU in ``changed``, as they are once the SKU is locked.
-
-    It is an insert that always conflicts. An update would first check the constraints of the row as
-    it was when the statement began, and raise if the change would not have been possible then.
-    """
-    row = {
-        "sku": changed.c.sku,
-        **dict.fromkeys(("on_hand", "price_minor"), _number(0)),
-        "currency": text_literal(""),
-    }
-    values = {name: stock_items.c[name] + some for name, some in more.items()}
-    step(
-        "stock",
-        insertion(stock_items, row).on_conflict_do_update(index_elements=["sku"], set_=values),
-    )
-
-
 # -- operations ----------------------------------------------------------------------------
 
 
@@ -180,7 +162,13 @@ def adjust(step: Step) -> sa.Select[Any]:
         .on_conflict_do_nothing()
         .returning(stock_adjustments),
     )
-    add_to_stock(step, adjusted, on_hand=delta)
+    # An insert that always conflicts. An update would first check the constraints of the row as it was
+    # when the statement began, and raise if the change would not have been possible then.
+    unused = {"on_hand": _number(0), "price_minor": _number(0), "currency": text_literal("")}
+    changed = insertion(stock_items, {"sku": adjusted.c.sku, **unused}).on_conflict_do_update(
+        index_elements=["sku"], set_={"on_hand": stock_items.c.on_hand + delta}
+    )
+    step("stock", changed)
     before = (found.c.on_hand.label("was_on_hand"), found.c.reserved.label("was_reserved"))
     return sa.select(*before, *_with_name(adjusted)).select_from(
         found.join(adjusted, sa.true(), isouter=True)

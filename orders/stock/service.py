@@ -26,10 +26,8 @@ from orders.stock.domain import (
     MAX_INT,
     Adjustment,
     Expected,
-    Repair,
     StockItem,
 )
-from orders.stock.repairs import repair
 
 #: After any adjustment.
 LAST = 2**63 - 1
@@ -156,26 +154,6 @@ class StockService(Service):
         if (known.sku, known.delta, known.reason) != (sku, delta, reason):
             raise KeyReused
         return Adjusted(known, replayed=True)
-
-    def repair(self, sku: str) -> Repair:
-        """Make what is reserved of a SKU what unpaid orders hold, whatever is sold meanwhile.
-
-        Raises SkuNotFound, StockReserved.
-        """
-        with self._autocommit() as sql:
-            while True:  # again if another repair was faster: it may have done all
-                rows = sql.do(repair, for_sku=sku)
-                if not rows:
-                    raise SkuNotFound
-                [row] = rows
-                if row.number is not None:
-                    return Repair(row.reserved_before, row.reserved)
-                if row.held == row.was_reserved:
-                    return Repair(row.held, row.held)
-                if row.held > row.on_hand:
-                    raise StockReserved(
-                        f"They hold {row.held} of {row.on_hand}: correct on_hand first."
-                    )
 
     def adjustments(
         self, sku: str, *, page_size: int, before_id: int | None = None

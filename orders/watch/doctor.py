@@ -176,8 +176,9 @@ def _stock(sql: Statements) -> Finding:
         for row in rows
     )
     advice = (
-        "Somebody has written these rows by hand, or there is a bug. `python -m orders stock repair SKU` "
-        "corrects what is reserved, while everything runs."
+        "Somebody has written these rows by hand, or there is a bug. Count what is on hand, and adjust it if it is "
+        "wrong: POST /v1/stock/SKU/adjustments. Then correct what is reserved of one SKU after the other, in psql and "
+        f"while everything runs: {repository.MEND_STOCK.format(sku=rows[0].sku)}"
     )
     return failure("orders.stock", f"does not add up: {listed}", advice)
 

@@ -69,6 +69,15 @@ _shelf = (
 )
 _count = sa.select(sa.func.count()).select_from(_unpaid).scalar_subquery()
 _quantity = sa.func.coalesce(_held.c.quantity, 0)
+# Adds to what is reserved of one SKU what is missing from it, while everything runs: orders that are placed
+# and end meanwhile change both sides alike. By how much it is wrong is read from one snapshot, the
+# statement's, and added to the row as it is once it is locked.
+MEND_STOCK = (
+    "UPDATE stock_items SET reserved = reserved"
+    " + (SELECT coalesce(sum(quantity), 0) FROM order_items JOIN unpaid_orders USING (order_id) WHERE sku = '{sku}')"
+    " - (SELECT reserved FROM stock_items WHERE sku = '{sku}')"
+    " WHERE sku = '{sku}';"
+)
 # SKUs whose reserved stock is not what unpaid orders hold; if not all unpaid orders are read, those
 # that reserve less.
 GET_WRONG_STOCK = (

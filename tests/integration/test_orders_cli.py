@@ -16,7 +16,7 @@ from click.testing import Result
 from orders.clients.domain import parted
 from orders.sql.acting import KEY_ID
 from orders.sql.expressions import now
-from orders.sql.tables import payment_entries, stock_items, unpaid_orders
+from orders.sql.tables import payment_entries, unpaid_orders
 from orders.webhooks.signatures import signed
 from tests.conftest import Api
 from tests.expiring import expire_now
@@ -227,15 +227,6 @@ def test_stock_is_set_and_refused_as_over_http(bare: Api) -> None:
     assert bare.services.stock.get("tea") == item
 
 
-def test_stock_is_repaired_on_the_command_line(bare: Api) -> None:
-    bare.stock()
-    with bare.services.engine.begin() as connection:
-        connection.execute(sa.update(stock_items).values(reserved=2))
-    said = [run(bare, "stock", "repair", "tea").stdout for _ in range(2)]
-    assert said == ["tea: 0 reserved now, 2 before\n", "tea: 0 reserved, as unpaid orders hold\n"]
-    assert run(bare, "stock", "repair", "no").exit_code == 1
-
-
 def test_what_is_done_carries_the_id_of_its_key(api: Api) -> None:
     """Two keys of one client, and nobody's."""
     clients = api.services.clients
@@ -288,7 +279,7 @@ def test_keys_have_labels_and_a_prefix_and_old_ones_work(bare: Api) -> None:
 
 def test_help_needs_no_settings() -> None:
     env = {name: value for name, value in os.environ.items() if not name.endswith("_URL")}
-    for command in (["stock", "repair"], []):
+    for command in (["stock", "set"], []):
         arguments = [sys.executable, "-m", "orders", *command, "--help"]
         told = subprocess.run(arguments, env=env, capture_output=True, text=True, check=True)
         assert (told.stdout[:7], told.stderr) == ("Usage: ", "")

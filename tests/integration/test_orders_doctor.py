@@ -31,9 +31,12 @@ from orders.sql.tables import (
     unpaid_orders,
 )
 from orders.watch.doctor import Doctor
+from orders.watch.doctor_repository import MEND_STOCK
 from tests.conftest import Shop, opened, upgrade
 from tests.expiring import expire_now
+from tests.integration.test_orders_statements import waiting
 from tests.integration.test_providers import fill_inbox
+from tests.races import together
 from worker import DelayQueue, Finding
 
 NOWHERE = "postgresql+psycopg://shop:s3cret@127.0.0.1:1/shop"
@@ -177,6 +180,48 @@ def test_stock_that_does_not_add_up(busy: Shop, change: int) -> None:
     assert finding.level == "failure"
     assert f"tea: 98 on hand, {3 + change} reserved, unpaid orders hold 3" in finding.summary
     assert "cup" not in finding.summary
+    # What it says to run mends it, and changes nothing the second time.
+    mend = finding.advice[finding.advice.index("UPDATE") :]
+    for _ in range(2):
+        execute(busy.engine, mend)
+        busy.check(tea=100, cup=10)
+        assert "orders.stock" not in found(busy.engine)
+
+
+def test_stock_that_is_less_than_orders_hold(busy: Shop) -> None:
+    """First an adjustment says how much there is, then it adds up again."""
+    execute(busy.engine, "UPDATE stock_items SET on_hand = 2, reserved = 2 WHERE sku = 'tea'")
+    mend = MEND_STOCK.format(sku="tea")
+    with pytest.raises(sa.exc.IntegrityError, match="reserved_on_hand"):
+        execute(busy.engine, mend)
+    busy.stock_service.adjust("tea", client_id=busy.client, key="k", delta=2, reason="counted")
+    execute(busy.engine, mend)
+    assert busy.shelf() == (4, 3)
+
+
+def test_stock_is_mended_as_it_is_once_it_is_locked(shop: Shop) -> None:
+    """Orders of that moment are neither in what it saw reserved nor in what it saw held."""
+    shop.place(tea=3)
+    execute(shop.engine, "UPDATE stock_items SET reserved = 13")
+    with waiting(shop, lambda: execute(shop.engine, MEND_STOCK.format(sku="tea"))) as (other, _):
+        other.execute(sa.update(stock_items).values(reserved=stock_items.c.reserved + 2))
+    assert shop.shelf() == (100, 5)
+
+
+def test_stock_is_mended_while_orders_come_and_go(shop: Shop) -> None:
+    shop.stock("tea", 50)
+    execute(shop.engine, "UPDATE stock_items SET reserved = 7")
+
+    def sell(quantity: int) -> None:
+        for _ in range(40):
+            shop.service.cancel(shop.client, shop.place(tea=quantity).id)
+
+    def mend() -> None:
+        for _ in range(20):
+            execute(shop.engine, MEND_STOCK.format(sku="tea"))
+
+    together(lambda: sell(1), lambda: sell(2), mend)
+    shop.check(tea=50)
 
 
 def test_beyond_what_is_read_only_too_little_reserved_is_told(
