@@ -31,7 +31,7 @@ from benchmarks.scene import Scene, scene
 from orders.bootstrap import bootstrap
 from orders.config import Settings
 from orders.order.domain import NewOrder
-from orders.pruning import Pruner
+from orders.retention.flow import Pruner
 from orders.sql.database import autocommit
 from orders.sql.ids import first_id_from
 from orders.sql.statements import FIRST

@@ -14,10 +14,11 @@ from flask.cli import ScriptInfo
 from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.routing import BaseConverter, UUIDConverter
 
-from orders import cli, cli_deadlines, cli_erasure
+from orders import cli
 from orders.bootstrap import Services, bootstrap, counting, process_settings, serve_metrics, tracing
 from orders.config import Settings
 from orders.errors import SettingsInvalid
+from orders.freezes.commands import freeze, list_freezes, thaw
 from orders.freezes.signs import Signs, start_signing
 from orders.http import headers, openapi, pages, problems
 from orders.http.routes.attempts import attempts
@@ -30,14 +31,14 @@ from orders.http.routes.stock import stock
 from orders.http.routes.webhooks import webhooks
 from orders.http.strict_json import StrictRequest
 from orders.ops import routes as ops
+from orders.retention.commands import erase
 from orders.watch.shared_counts import DIRECTORY, prepared
 
 MAX_BODY_BYTES = 16 * 1024
 #: Of ``python -m orders`` and ``flask --app orders.app``.
 COMMANDS: tuple[click.Command, ...] = (
     *(cli.keys, cli.providers, cli.stock),
-    *(cli_deadlines.freeze, cli_deadlines.list_freezes, cli_deadlines.thaw),
-    cli_erasure.erase,
+    *(freeze, list_freezes, thaw, erase),
 )
 
 

@@ -8,25 +8,25 @@ from collections.abc import Collection, Mapping, Sequence
 import sqlalchemy as sa
 import structlog
 
+from orders.attempts.flow import attempt_flow
 from orders.bootstrap import Services, bootstrap, counting, guard_of, tracing
-from orders.closings import attempt_flow
 from orders.config import Settings
-from orders.deliveries import webhook_flow
 from orders.errors import StorageUnavailable
+from orders.freezes.flow import frozen, thaw_flow
 from orders.freezes.guard import Guard
 from orders.order.domain import CancelledOrder
 from orders.order.service import Report
 from orders.order.waiting import kept
 from orders.outages import outages
-from orders.pruning import retention_flow
+from orders.retention.flow import retention_flow
 from orders.sql.database import session_settings
 from orders.sql.errors import LOCK_NOT_AVAILABLE, sqlstate
 from orders.sql.keeping import queue_pauses
 from orders.sql.tables import unpaid_orders
-from orders.thaws import frozen, thaw_flow
 from orders.watch.doctor import Doctor
 from orders.watch.locked import LockLog
 from orders.watch.traces import NO_TRACES, Traces
+from orders.webhooks.flow import webhook_flow
 from worker import Backoff, DeadLetter, Flow, Outcome, Task, Unavailable
 from worker.records import Records
 

@@ -6,7 +6,7 @@
 
 The statement that cancels reads them (see `orders.order.waiting`), so a freeze holds from its commit
 on, whatever becomes of Redis and the workers. When it has ended, a flow gives the time back (see
-`orders.thaws`).
+`orders.freezes.flow`).
 """
 
 from datetime import datetime

@@ -30,11 +30,11 @@ from flask import Flask
 from orders import app
 from orders.bootstrap import bootstrap, guard_of
 from orders.config import Settings
-from orders.deliveries import webhook_flow
+from orders.freezes.flow import thaw_flow
 from orders.order.ports import CheckScheduler
 from orders.queues import QUEUE
-from orders.thaws import thaw_flow
 from orders.timeouts import timeout_flow
+from orders.webhooks.flow import webhook_flow
 from worker import DelayQueue, Flow, Outcome, Task
 from worker.queue.scripted import _Script
 from worker.queue.scripts import scripts

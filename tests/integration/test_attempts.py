@@ -16,8 +16,8 @@ from werkzeug.test import TestResponse
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from orders.attempts.domain import Closed, Gateway, Paid, Reply, Unknown
+from orders.attempts.flow import MOST_AT_ONE, attempt_flow
 from orders.attempts.repository import MOST_OPEN
-from orders.closings import MOST_AT_ONE, attempt_flow
 from orders.errors import GatewayUnavailable
 from orders.queues import ATTEMPT_QUEUE, QUEUE
 from orders.sql.expressions import Instant

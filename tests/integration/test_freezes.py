@@ -22,6 +22,7 @@ from orders.errors import (
     KeyReused,
 )
 from orders.freezes.domain import Freeze, FreezeState
+from orders.freezes.flow import thaw_flow
 from orders.freezes.giving_back import GivenBack, GivingBack
 from orders.freezes.service import MOST_HOLDING, Freezes
 from orders.http.schemas.types import rfc3339
@@ -32,7 +33,6 @@ from orders.sql.ids import new_id
 from orders.sql.keeping import freezes
 from orders.sql.steps import Operation
 from orders.sql.tables import unpaid_orders
-from orders.thaws import thaw_flow
 from orders.timeouts import timeout_flow
 from tests.conftest import RecordingScheduler, Shop
 from tests.expiring import expire_now, swept

@@ -15,8 +15,8 @@ from devtools.valkey import Valkey
 from examples.gateway import Gateway, Stripe
 from orders.attempts.circuit import FIRST_SECONDS, MOST_FAILURES, MOST_SECONDS, Circuit
 from orders.attempts.domain import Closed, Closer, Paid, Reply, Unknown
+from orders.attempts.flow import attempt_flow
 from orders.attempts.gateway import HttpGateway
-from orders.closings import attempt_flow
 from orders.errors import GatewayUnavailable
 from orders.webhooks.domain import Answer
 from orders.webhooks.signatures import new_secret, verify

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from structlog.testing import capture_logs
 
 from devtools.processes import wait_until
-from orders.deliveries import webhook_flow
 from orders.timeouts import MOST_LINES, timeout_flow
+from orders.webhooks.flow import webhook_flow
 from tests.conftest import Api, serving
 from tests.expiring import swept
 from tests.receiver import receiving

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from devtools.valkey import Valkey
 from orders.errors import OrderNotFound
-from orders.pruning import Pruner
 from orders.retention import repository
+from orders.retention.flow import Pruner
 from orders.sql.expressions import Instant
 from orders.sql.ids import first_id_from
 from orders.sql.statements import FIRST

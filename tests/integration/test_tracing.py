@@ -17,7 +17,6 @@ from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
 from devtools.processes import ROOT, wait_until
 from devtools.valkey import Valkey
 from orders.app import create_app
-from orders.deliveries import webhook_flow
 from orders.errors import SettingsInvalid
 from orders.http import request_spans
 from orders.order.origin import Origin
@@ -25,6 +24,7 @@ from orders.queues import QUEUE
 from orders.sql.tables import orders
 from orders.timeouts import MOST_LINES, timeout_flow
 from orders.watch.opentelemetry import OpenTelemetryTraces
+from orders.webhooks.flow import webhook_flow
 from tests import conftest
 from tests.conftest import Api, serving
 from tests.contract.state import state

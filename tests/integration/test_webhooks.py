@@ -21,8 +21,6 @@ from werkzeug.test import TestResponse
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from examples import receiver as receiver_example
-from orders import deliveries
-from orders.deliveries import Deliverer, webhook_flow
 from orders.http.routes.webhooks import ROLES
 from orders.queues import WEBHOOK_QUEUE
 from orders.sql.database import autocommit
@@ -36,6 +34,7 @@ from orders.sql.tables import (
 )
 from orders.watch.doctor import Doctor
 from orders.webhooks.domain import WEBHOOK_TYPES
+from orders.webhooks.flow import Deliverer, webhook_flow
 from orders.webhooks.service import LATE_MS, MAX_SUBSCRIPTIONS, RETRY_SECONDS
 from orders.webhooks.turns import Turn, Turns
 from tests.conftest import Api, serving
@@ -626,7 +625,7 @@ def test_nothing_is_sent_while_the_queue_is_paused(
     hooked: Hooked, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
     """What this process knew already is found by the sweep after that."""
-    monkeypatch.setattr(deliveries, "ASK_SECONDS", 0)
+    monkeypatch.setattr("orders.webhooks.flow.ASK_SECONDS", 0)
     services = hooked.api.services
     queue, pauses = DelayQueue(services.redis, WEBHOOK_QUEUE), services.pauses[WEBHOOK_QUEUE]
     if kept == "in SQL":
@@ -772,7 +771,7 @@ def test_the_sweep_sends_what_waits_for_want_of_a_thread(
 def test_a_bug_counts_as_an_attempt_and_makes_no_dead_letter(
     hooked: Hooked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deliveries, "body_of", lambda _: 1 / 0)
+    monkeypatch.setattr("orders.webhooks.flow.body_of", lambda _: 1 / 0)
     hooked.place()
     hooked.send_due()
     [delivery] = hooked.deliveries(status="pending")

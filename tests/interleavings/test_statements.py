@@ -24,9 +24,9 @@ from structlog.testing import capture_logs
 
 from devtools.processes import wait_until
 from orders.attempts.domain import Closed, Paid, Reply
+from orders.attempts.flow import attempt_flow
 from orders.attempts.service import Attempts
 from orders.clients.service import Clients
-from orders.closings import attempt_flow
 from orders.config import Settings
 from orders.errors import OrderError
 from orders.freezes.giving_back import GivingBack

@@ -29,12 +29,11 @@ SQL = ("sqlalchemy", "alembic", "psycopg")
 HOUSE = """
 orders.__main__
 orders.app
-orders.cli_erasure
-orders.cli_deadlines
+orders.freezes.commands orders.retention.commands
 orders.cli
 orders.ops
 orders.timeouts
-orders.closings orders.deliveries orders.pruning orders.thaws
+orders.attempts.flow orders.freezes.flow orders.retention.flow orders.webhooks.flow
 orders.http
 orders.bootstrap
 orders.outages orders.queues orders.watch
@@ -79,14 +78,11 @@ CONTEXTS = (
 ENGINE_ROOMS = tuple(
     f"orders.{name}"
     for name in (
+        "*.flow",
         "bootstrap",
-        "closings",
-        "deliveries",
         "ops.*",
         "outages",
-        "pruning",
         "queues",
-        "thaws",
         "timeouts",
         "watch.doctor",
     )
@@ -128,8 +124,7 @@ RULES = [
         never=WEB,
         but_not=(
             *("orders.http.*", "orders.ops.*", "orders.watch.metrics"),
-            *("orders.app", "orders.cli", "orders.cli_deadlines", "orders.cli_erasure"),
-            "orders.__main__",
+            *("orders.app", "orders.cli", "orders.*.commands", "orders.__main__"),
         ),
     ),
     Rule("orders.http.*", never=SQL),
