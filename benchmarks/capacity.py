@@ -11,7 +11,6 @@ the steps. CPU time is what the kernel counted for all processes of a part.
 import argparse
 import itertools
 import math
-import os
 import random
 import statistics
 import threading
@@ -24,7 +23,7 @@ from uuid import uuid4
 from benchmarks import lateness, raw
 from benchmarks.load import load, request
 from benchmarks.report import Report
-from benchmarks.scene import EARLIER, ITEMS, SKUS, Scene, scene
+from benchmarks.scene import EARLIER, ITEMS, SKUS, Scene, cpu_seconds, scene
 from devtools.accounts import create_key
 from orders.bootstrap import bootstrap, counting
 from orders.config import Settings
@@ -56,7 +55,6 @@ RATES = (100, 1000, 5000)
 PEAKS, PAID = (1_000, 10_000, 100_000, 583_000, 1_000_000), 0.8
 #: A machine, and how busy it may be.
 CORES, BUSY = 32, 0.6
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -163,28 +161,12 @@ def _spent(stage: Scene, pid: int | None) -> Mapping[str, float]:
     )
     postmaster = int(Path(data, "postmaster.pid").read_text().split()[0])
     return {
-        "python_us": 1e6 * (_cpu_seconds(pid) if pid else time.process_time()),
-        "postgres_us": 1e6 * _cpu_seconds(postmaster),
+        "python_us": 1e6 * (cpu_seconds(pid) if pid else time.process_time()),
+        "postgres_us": 1e6 * cpu_seconds(postmaster),
         "redis_us": 1e6 * (info["used_cpu_user"] + info["used_cpu_sys"]),
         "log_bytes": float(written),
         "disk_bytes": float(size),
     }
-
-
-def _cpu_seconds(root: int) -> float:
-    """What this process, its descendants and those of them that have ended took."""
-    parents, spent = {}, {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        parents[int(stat.parent.name)] = int(fields[1])
-        spent[int(stat.parent.name)] = sum(map(int, fields[11:15])) / TICKS
-    family = [root]
-    for member in family:
-        family += [pid for pid, parent in parents.items() if parent == member]
-    return sum(spent[member] for member in family)
 
 
 def _requests(stage: Scene, report: Report, count: int) -> None:
@@ -225,7 +207,7 @@ def _one_sku(stage: Scene, costs: Report, seconds: float) -> None:
     stage.load(EARLIER, paid_share=1)
     [[client]] = stage.rows("SELECT id FROM api_clients")
     order = (str(client), [{"sku": "sku-1", "quantity": 1}])
-    done = raw.orders(stage, itertools.repeat(order), raw.create, 4, seconds / 2)
+    done = raw.orders(stage, itertools.repeat(order), 4, seconds / 2)
     costs.add("SQL: create, one SKU for all", per_s=done.per_s)
 
 

@@ -1,17 +1,13 @@
 """How much PostgreSQL writes and keeps for orders, from placing to cancelling them.
 
-    python -m benchmarks.disk [--orders 20000] [--minutes 60]
+    python -m benchmarks.disk [--orders 20000]
 
 Each order has three items, an idempotency key and two events. Tables and indexes are measured as the
 run left them, dead rows included; their sizes and the write-ahead log are scaled to a million orders.
-Then 500 orders a second are placed and expire, and the tables whose rows change or go are measured
-again: what they have grown to is what autovacuum did not keep up with.
 """
 
 import argparse
 import random
-import time
-from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -21,15 +17,11 @@ from benchmarks.report import Report
 from benchmarks.scene import ITEMS, SKUS, Scene, scene
 
 TABLES = ("orders", "unpaid_orders", "order_items", "order_events")
-#: Those whose rows change or go.
-CHANGING = ("unpaid_orders", "stock_items")
-PER_SECOND = 500
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What orders take of PostgreSQL's disk.")
     parser.add_argument("--orders", type=int, default=20_000)
-    parser.add_argument("--minutes", type=float, default=60.0)
     options = parser.parse_args()
     with scene() as stage:
         report = Report("disk", stage.settings())
@@ -42,7 +34,12 @@ def main() -> None:
             raw.statements(stage, _unpaid(stage), 1)
             written.append(_log_position(stage))
             scale = 1_000_000 / options.orders / 1_000_000  # MB for a million orders
-            _add_sizes(report, stage, TABLES, ", a million orders", scale)
+            for table in TABLES:
+                [[heap, indexes]] = stage.rows(
+                    f"SELECT pg_table_size('{table}'), pg_indexes_size('{table}')"
+                )
+                row = f"{table}, a million orders"
+                report.add(row, table_mb=heap * scale, indexes_mb=indexes * scale)
             report.add(
                 "all of it",
                 table_mb=sum(row["table_mb"][0] for row in report.figures.values()),
@@ -50,10 +47,6 @@ def main() -> None:
             )
             report.add("a million orders placed", log_mb=(written[1] - written[0]) * scale)
             report.add("a million orders expired", log_mb=(written[2] - written[1]) * scale)
-            _churn(connection, stage, customer, options.minutes * 60)
-        stage.assert_drained()
-        after = f", after {options.minutes:g} min of {PER_SECOND} orders a second"
-        _add_sizes(report, stage, CHANGING, after, 1 / 1_000_000)
         report.save()
 
 
@@ -64,17 +57,6 @@ def _place(connection: psycopg.Connection[Any], customer: Any, count: int) -> No
         raw.create(connection, str(customer), items, timeout_ms=1)
 
 
-def _churn(
-    connection: psycopg.Connection[Any], stage: Scene, customer: Any, seconds: float
-) -> None:
-    """Place orders at an even rate, and let those of each second expire."""
-    began = time.monotonic()
-    for second in range(round(seconds)):
-        _place(connection, customer, PER_SECOND)
-        raw.statements(stage, _unpaid(stage), 1)
-        time.sleep(max(0.0, began + second + 1 - time.monotonic()))
-
-
 def _unpaid(stage: Scene) -> list[str]:
     return [str(row[0]) for row in stage.rows("SELECT order_id FROM unpaid_orders")]
 
@@ -83,16 +65,6 @@ def _log_position(stage: Scene) -> float:
     """How many bytes the write-ahead log has had."""
     [[position]] = stage.rows("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')")
     return float(position)
-
-
-def _add_sizes(
-    report: Report, stage: Scene, tables: Sequence[str], what: str, scale: float
-) -> None:
-    for table in tables:
-        [[heap, indexes]] = stage.rows(
-            f"SELECT pg_table_size('{table}'), pg_indexes_size('{table}')"
-        )
-        report.add(f"{table}{what}", table_mb=heap * scale, indexes_mb=indexes * scale)
 
 
 if __name__ == "__main__":

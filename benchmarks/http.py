@@ -3,15 +3,15 @@
     python -m benchmarks.http [--seconds 5] [--repetitions 3] [--clients 8]
 
 Orders are for SKUs chosen at random from a thousand, so that rows are rarely contended, or all for
-one SKU. The orders created are then paid, each once, and read. For comparison, in the same run: a
-tutorial's API under the same server; a route that uses no database; and, without HTTP, statements
-straight from the driver. After each row, the contents of the database are asserted.
+one SKU. The orders created are then paid, each once, and read. For comparison, in the same run and without
+HTTP: the statement that creates an order, straight from the driver. After each row, the contents of the
+database are asserted.
 """
 
 import argparse
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -26,14 +26,6 @@ from devtools.processes import GRANIAN
 
 WARM_UP_SECONDS = 1.0
 CONNECTIONS = 4
-PRICE_MINOR = 1250
-
-OWN, PLAIN = "orders.app:create_app", "benchmarks.bare:create_app"
-#: Without HTTP, straight from the driver.
-RAW = {
-    f"psycopg without HTTP: the same three statements, {CONNECTIONS} connections": raw.plain,
-    f"psycopg without HTTP: a create's own statements, {CONNECTIONS} connections": raw.create,
-}
 
 
 def main() -> None:
@@ -83,19 +75,12 @@ class Bench:
     def rows(self) -> Iterator[tuple[str, Measured]]:
         """Measure each row in turn, on a server started for it."""
         for baskets in (Baskets(50), Baskets(5), Baskets(skus=1), Baskets()):
-            self.reopen(baskets)
-            yield f"plain: create, {baskets}", self._plain_create(baskets)
             key = self.reopen(baskets)
             yield f"this project: create, {baskets}", self.create(key, baskets)
         yield "this project: pay", self.pay(key)
         yield "this project: read", self._read(key)
-        yield "plain: read", self._plain_read()
-        key = self.reopen(baskets)
-        self.create(key, baskets)
-        yield "plain: pay", self._plain_pay()
-        yield "bare Flask: parse and answer JSON, no database", self._route()
-        for name, write_order in RAW.items():
-            yield name, self._raw(write_order)
+        name = f"psycopg without HTTP: a create's own statements, {CONNECTIONS} connections"
+        yield name, self._raw()
 
     def reopen(self, baskets: Baskets) -> str:
         """Delete everything but the earlier orders; return the key of a new client."""
@@ -110,11 +95,11 @@ class Bench:
                 "POST",
                 "/v1/orders",
                 headers | {"Idempotency-Key": uuid4().hex},
-                {"items": [{"sku": sku, "quantity": 1} for sku in skus]},
+                {"items": _lines(skus)},
             )
             for skus in baskets
         )
-        measured = self._under_load(OWN, orders, 201)
+        measured = self._under_load(orders, 201)
         self._assert_written(measured.answered, baskets)
         _assert_all(
             measured.answered,
@@ -124,40 +109,16 @@ class Bench:
         )
         return measured
 
-    def _customer(self) -> str:
-        """The id of the client that `reopen` creates."""
-        [[client_id]] = self.stage.rows("SELECT id FROM api_clients WHERE name = 'http'")
-        return str(client_id)
-
-    def _plain_create(self, baskets: Baskets) -> Measured:
-        customer = self._customer()
-        orders = (
-            request("POST", "/orders", {}, {"client_id": customer, "items": _priced(skus)})
-            for skus in baskets
-        )
-        measured = self._under_load(PLAIN, orders, 201)
-        self._assert_written(measured.answered, baskets)
-        return measured
-
     def pay(self, key: str) -> Measured:
         headers = _bearer(key)
         payments = (
             request("POST", f"/v1/orders/{order_id}/payments", headers, payment)
             for order_id, payment in self._payments()
         )
-        measured = self._under_load(OWN, payments, 201)
+        measured = self._under_load(payments, 201)
         self._assert_paid(measured.answered)
         paid = self.stage.count("FROM order_events WHERE type = 'order.paid'") - EARLIER
         _assert_all(measured.answered, events=paid)
-        return measured
-
-    def _plain_pay(self) -> Measured:
-        payments = (
-            request("POST", "/payments", {}, {"order_id": order_id, **payment})
-            for order_id, payment in self._payments()
-        )
-        measured = self._under_load(PLAIN, payments, 201)
-        self._assert_paid(measured.answered)
         return measured
 
     def _payments(self) -> list[tuple[str, dict[str, Any]]]:
@@ -173,11 +134,7 @@ class Bench:
 
     def _read(self, key: str) -> Measured:
         reads = [request("GET", f"/v1/orders/{id_}", _bearer(key)) for id_ in self._placed()]
-        return self._under_load(OWN, itertools.cycle(reads), 200)
-
-    def _plain_read(self) -> Measured:
-        reads = [request("GET", f"/orders/{order_id}", {}) for order_id in self._placed()]
-        return self._under_load(PLAIN, itertools.cycle(reads), 200)
+        return self._under_load(itertools.cycle(reads), 200)
 
     def _placed(self) -> list[str]:
         """The ids of the orders placed over HTTP, shuffled."""
@@ -186,22 +143,18 @@ class Bench:
         random.shuffle(ids)
         return ids
 
-    def _route(self) -> Measured:
-        bodies = (request("POST", "/route", {}, {"items": _priced(skus)}) for skus in Baskets())
-        return self._under_load(PLAIN, bodies, 201)
-
-    def _raw(self, write_order: Callable[..., None]) -> Measured:
+    def _raw(self) -> Measured:
         self.reopen(Baskets())
-        customer = self._customer()
-        orders = ((customer, _priced(skus)) for skus in Baskets())
-        measured = raw.orders(self.stage, orders, write_order, CONNECTIONS, self.seconds)
+        [[customer]] = self.stage.rows("SELECT id FROM api_clients WHERE name = 'http'")
+        orders = ((str(customer), _lines(skus)) for skus in Baskets())
+        measured = raw.orders(self.stage, orders, CONNECTIONS, self.seconds)
         self._assert_written(measured.answered, Baskets())
         return measured
 
-    def _under_load(self, app: str, requests: Iterable[bytes], expected: int) -> Measured:
-        """Start the app, warm it up, and measure it; ``answered`` includes the warm-up."""
+    def _under_load(self, requests: Iterable[bytes], expected: int) -> Measured:
+        """Start the API, warm it up, and measure it; ``answered`` includes the warm-up."""
         requests = iter(requests)
-        with self.stage.api(app) as (port, _):
+        with self.stage.api() as (port, _):
             warm_up = load(port, requests, expected, self.clients, WARM_UP_SECONDS)
             self.stage.analyze()
             measured = load(port, requests, expected, self.clients, self.seconds)
@@ -237,8 +190,8 @@ def _bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def _priced(skus: Iterable[str]) -> list[dict[str, Any]]:
-    return [{"sku": sku, "quantity": 1, "unit_price_minor": PRICE_MINOR} for sku in skus]
+def _lines(skus: Iterable[str]) -> list[dict[str, Any]]:
+    return [{"sku": sku, "quantity": 1} for sku in skus]
 
 
 if __name__ == "__main__":

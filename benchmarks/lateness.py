@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import redis
@@ -23,7 +22,7 @@ from uuid_utils import uuid7
 from benchmarks import peers
 from benchmarks.noop import QUEUE
 from benchmarks.report import Report
-from benchmarks.scene import FAR_AWAY_MS, Scene, scene
+from benchmarks.scene import FAR_AWAY_MS, Scene, cpu_seconds, scene
 from devtools.processes import Process, python, wait_until
 from worker import DelayQueue
 from worker.runtime.heartbeat import BEAT_SECONDS
@@ -152,9 +151,9 @@ def idle(stage: Scene, seconds: float) -> dict[str, float]:
         time.sleep(SETTLE_SECONDS)
         monitor: Any = stage.client().monitor()  # type: ignore[no-untyped-call]
         with monitor:
-            start, cpu = time.perf_counter(), _cpu_seconds(process.pid)
+            start, cpu = time.perf_counter(), cpu_seconds(process.pid)
             time.sleep(seconds)
-            seconds, cpu = time.perf_counter() - start, _cpu_seconds(process.pid) - cpu
+            seconds, cpu = time.perf_counter() - start, cpu_seconds(process.pid) - cpu
             client.echo("the end")
             sent: Counter[str] = Counter()
             for command in iter(monitor.next_command, None):
@@ -175,10 +174,10 @@ def _costs(
     """
     costs: dict[str, float] = {}
     time.sleep(max(0.0, due[0] / 1000 - time.time()))
-    start, cpu, calls = time.perf_counter(), _cpu_seconds(process.pid), _scripts(client)
+    start, cpu, calls = time.perf_counter(), cpu_seconds(process.pid), _scripts(client)
     yield costs
     seconds = time.perf_counter() - start
-    costs["cpu_percent"] = 100 * (_cpu_seconds(process.pid) - cpu) / seconds
+    costs["cpu_percent"] = 100 * (cpu_seconds(process.pid) - cpu) / seconds
     calls = _scripts(client) - calls
     costs["redis_commands_per_s"] = calls / seconds
     costs["redis_commands_per_task"] = calls / len(due)
@@ -187,12 +186,6 @@ def _costs(
 def _scripts(client: redis.Redis) -> int:
     statistics_: Any = client.info("commandstats")
     return int(statistics_.get("cmdstat_evalsha", {"calls": 0})["calls"])
-
-
-def _cpu_seconds(pid: int) -> float:
-    """User and system time so far, from /proc."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
 
 
 if __name__ == "__main__":

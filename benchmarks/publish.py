@@ -27,8 +27,6 @@ DERIVED = {
     "machines": "Extrapolated from what was measured",
     "simulated": "Simulated from what was measured",
 }
-#: Rows whose 99th percentile is at most this are also in a second plot, with a finer scale.
-SOON_MS = 20
 Figures = Mapping[str, Mapping[str, Sequence[float]]]
 
 
@@ -91,25 +89,23 @@ def _bars(name: str, figures: Figures) -> None:
 
 
 def _lateness() -> None:
-    """How late tasks start: one plot for all, and one with a finer scale for those that start soon."""
+    """How late tasks start, at one rate."""
     figures = report.load("lateness").figures
     rows = {name: _medians(row) for name, row in figures.items() if "p50_ms" in row}
-    soon = {name: row for name, row in rows.items() if row["p99_ms"] <= SOON_MS}
-    same_rate = {name: row for name, row in rows.items() if name.endswith("100/s")}
-    for name, shown in (("lateness", same_rate), ("lateness-close", soon)):
-        figure, axes = plt.subplots(figsize=(8, 0.4 * len(shown) + 1.3), layout="constrained")
-        for row, quantiles in shown.items():
-            _distribution(axes, row, quantiles)
-        axes.axvline(0, color="black", linewidth=0.8)
-        axes.invert_yaxis()
-        axes.xaxis.set_major_formatter("{x:,g}")
-        # Under the whole figure: it is wider than the axes where the names of the rows are long.
-        figure.supxlabel(
-            "start of the task, ms after its due time\n"
-            "dot: median; dark: middle 80%; bar: all but the latest 1%; line: earliest to latest",
-            fontsize="medium",
-        )
-        _save(figure, axes, name)
+    shown = {name: row for name, row in rows.items() if name.endswith("100/s")}
+    figure, axes = plt.subplots(figsize=(8, 0.4 * len(shown) + 1.3), layout="constrained")
+    for row, quantiles in shown.items():
+        _distribution(axes, row, quantiles)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.invert_yaxis()
+    axes.xaxis.set_major_formatter("{x:,g}")
+    # Under the whole figure: it is wider than the axes where the names of the rows are long.
+    figure.supxlabel(
+        "start of the task, ms after its due time\n"
+        "dot: median; dark: middle 80%; bar: all but the latest 1%; line: earliest to latest",
+        fontsize="medium",
+    )
+    _save(figure, axes, "lateness")
 
 
 def _distribution(axes: Any, row: str, quantiles: dict[str, float]) -> None:

@@ -1,11 +1,11 @@
 """The limits of a drain: its statements without a queue, and its scripts without a database.
 
-And the limits of creating orders: the fewest statements that write one, without a server.
+And the limit of creating orders: the same statement, without a server.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -85,25 +85,9 @@ def scripts(stage: Scene, ids: Sequence[str]) -> float:
     return time.perf_counter() - start
 
 
-HOLD = "UPDATE stock_items SET reserved = reserved + %(quantity)s WHERE sku = %(sku)s"
-INSERT_ORDER = (
-    "INSERT INTO orders (id, client_id, currency, total_minor, created_at, idempotency_key, "
-    "fingerprint, timeout_ms) VALUES (%(id)s, %(client)s, 'EUR', %(total)s, now(), %(key)s, '', 1800000)"
-)
-INSERT_UNPAID = (
-    "INSERT INTO unpaid_orders (order_id, client_id, expires_at, pieces) "
-    "VALUES (%(id)s, %(client)s, now() + interval '30 minutes', %(pieces)s)"
-)
-INSERT_ITEM = (
-    "INSERT INTO order_items (order_id, sku, quantity, unit_price_minor) "
-    "VALUES (%(order_id)s, %(sku)s, %(quantity)s, %(unit_price_minor)s)"
-)
-
-
 def orders(
     stage: Scene,
     baskets: Iterator[tuple[str, list[dict[str, Any]]]],
-    write_order: Callable[[psycopg.Connection[Any], str, list[dict[str, Any]]], None],
     connections: int,
     seconds: float,
 ) -> Measured:
@@ -115,7 +99,7 @@ def orders(
         while (began := time.perf_counter()) < until:
             with lock:
                 customer, items = next(baskets)
-            write_order(connection, customer, items)
+            create(connection, customer, items)
             latencies.append(time.perf_counter() - began)
 
     opened = [psycopg.connect(stage.dsn, autocommit=True) for _ in range(connections)]
@@ -128,22 +112,6 @@ def orders(
     for connection in opened:
         connection.close()
     return measured(latencies, elapsed)
-
-
-def plain(connection: psycopg.Connection[Any], customer: str, items: list[dict[str, Any]]) -> None:
-    """Write only stock, order and items: the minimum."""
-    order_id = str(uuid7())
-    total = sum(item["quantity"] * item["unit_price_minor"] for item in items)
-    with connection.transaction():
-        for item in items:
-            connection.execute(HOLD, item)
-        pieces = sum(item["quantity"] for item in items)
-        facts = {"client": customer, "total": total, "pieces": pieces}
-        order = {"id": order_id, "key": order_id, **facts}
-        connection.execute(INSERT_ORDER, order)
-        connection.execute(INSERT_UNPAID, order)
-        for item in items:
-            connection.execute(INSERT_ITEM, item | {"order_id": order_id})
 
 
 def create(

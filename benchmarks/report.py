@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-#: A smoke test, whose figures mean nothing, uses another folder.
+#: Set for a run whose figures are not to be published, such as a comparison of two versions.
 RESULTS = Path(os.environ.get("BENCHMARK_RESULTS", Path(__file__).parent / "results"))
 
 

@@ -1,8 +1,7 @@
 """Task queues that an application might use instead, doing the same work, one order at a time.
 
 Each is started as its users start it, with the settings that were fastest for this work on two cores
-among those that lose no task when a worker crashes. (Huey has no such settings: it pops a task
-before it runs it.)
+among those that lose no task when a worker crashes.
 """
 
 import shutil
@@ -21,36 +20,22 @@ PEERS = {
         "celery",
         "celery --app benchmarks.peers.celery worker --pool threads --concurrency 4 "
         "--without-gossip --without-mingle --without-heartbeat --loglevel WARNING",
-        library="celery",
         processes=2,
     ),
     # Its defaults on two cores, except that it polls for due tasks every 0.1 s, not every second.
     "Dramatiq": Peer(
         "dramatiq",
         "dramatiq benchmarks.peers.dramatiq --processes 2 --threads 8",
-        library="dramatiq",
         env={"dramatiq_worker_timeout": "100"},
     ),
-    # More threads, processes instead of threads, or a second consumer were not faster. Its scheduler
-    # polls every second, and cannot poll more often.
-    "Huey": Peer(
-        "huey",
-        "huey.bin.huey_consumer benchmarks.peers.huey.app --worker-type thread --workers 4 "
-        "--no-periodic --quiet",
-        library="huey",
-    ),
-    # Its defaults, with a process for each core. Its scheduler polls every second, and cannot poll
-    # more often.
-    "SAQ": Peer("saq", "saq benchmarks.peers.saq.settings --workers 2", library="saq"),
     # Workers that do not fork for each task, as its guide suggests for tasks that take milliseconds,
     # one for each core. Its scheduler polls every second, and cannot poll more often.
     "RQ": Peer(
         "rq",
         "rq.cli worker-pool --num-workers 2 --worker-class rq.SimpleWorker --serializer json "
         "--logging-level WARNING",
-        library="rq",
     ),
-    "PgQueuer": Peer("pgqueuer", "benchmarks.peers.pgqueuer", library="pgqueuer", processes=2),
+    "PgQueuer": Peer("pgqueuer", "benchmarks.peers.pgqueuer", processes=2),
 }
 if shutil.which("node"):
     PEERS["Graphile Worker"] = Peer(

@@ -1,7 +1,6 @@
 """Runs a peer's worker as its users start it, and measures it from outside."""
 
 import contextlib
-import importlib.util
 import os
 import subprocess
 import sys
@@ -35,7 +34,6 @@ class Peer:
 
     module: str  # in this package
     worker: str  # the arguments of python -m, or of ``command``
-    library: str | None = None
     command: Path | None = None
     processes: int = 1
     env: Mapping[str, str] = field(default_factory=dict)
@@ -46,8 +44,6 @@ def drain(peer: Peer, stage: Scene, ids: Sequence[str]) -> float:
 
     Only the middle 80% count, which leaves out a peer's start and end. The tasks are enqueued to run
     at once, which leaves out its scheduler.
-
-    Raises SystemExit if the peer is not installed.
     """
     env = _prepare(peer, stage, {})
     _produce(peer, env, "enqueue", ids)
@@ -65,8 +61,6 @@ def lateness(peer: Peer, stage: Scene, rate: int, seconds: float) -> list[float]
 
     The tasks are due at ``rate`` per second for ``seconds``, and do nothing. All are scheduled
     before the first is due, while a worker is running that has already handled others.
-
-    Raises SystemExit if the peer is not installed.
     """
     notes = stage.folder / "notes.txt"
     notes.write_text("")
@@ -92,10 +86,6 @@ def _now_ms() -> float:
 
 def _prepare(peer: Peer, stage: Scene, env: Mapping[str, str]) -> dict[str, str]:
     """Empty Valkey and the peer's tables. Returns the environment of the peer's processes."""
-    if peer.library and importlib.util.find_spec(peer.library) is None:
-        raise SystemExit(
-            f"{peer.library} is not installed: make bench, or pip install -r requirements/bench.lock"
-        )
     stage.client().flushall()
     env = {"REDIS_URL": stage.redis_url, "DATABASE_URL": stage.dsn, **env, **peer.env}
     _produce(peer, env, "prepare", [])
