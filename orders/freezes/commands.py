@@ -1,14 +1,12 @@
 """``python -m orders freeze ...``, ``freezes`` and ``thaw``: cancellations, stopped by operators."""
 
-import re
 from datetime import datetime
-from typing import Any
 
 import click
 from flask.cli import with_appcontext
 from pydantic import TypeAdapter, ValidationError
 
-from orders.cli import AS_JSON, Command, print_list
+from orders.cli import Command, print_list
 from orders.freezes.domain import (
     COMMAND_LINE,
     GIVE_BACK_SECONDS,
@@ -19,30 +17,18 @@ from orders.freezes.domain import (
 from orders.http.auth import services
 from orders.http.schemas.freezes import FreezeOut, Reason
 from orders.sql.ids import is_uuid
+from worker.console import AS_JSON, DURATION
 
-UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 #: How many freezes are listed.
 MOST_LISTED = 100
 
-
-class Duration(click.ParamType[int]):
-    """Seconds, or with a unit: 90, 45s, 15m, 1h."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        if isinstance(value, int):
-            return value
-        found = re.fullmatch(r"([0-9]{1,9})([smh]?)", str(value))
-        if found is None:
-            self.fail(f"{value!r} is not a duration like 90s, 15m or 1h", param, ctx)
-        seconds = int(found[1]) * UNITS[found[2]]
-        if seconds > MAX_SECONDS:
-            self.fail(f"{value!r} is more than a day", param, ctx)
-        return seconds
+REASON = TypeAdapter[str](Reason)
 
 
-DURATION, REASON = Duration(), TypeAdapter[str](Reason)
+def _seconds(_context: object, _parameter: object, ms: int) -> int:
+    if ms > 1000 * MAX_SECONDS:
+        raise click.BadParameter("it is more than a day")
+    return ms // 1000
 
 
 def _id(_context: object, _parameter: object, text: str) -> str:
@@ -70,12 +56,20 @@ def _described(freeze: Freeze) -> str:
 
 @click.command("freeze", cls=Command)
 @click.option("--reason", required=True, callback=_reason, help="Why, for people to read.")
-@click.option("--for", "seconds", type=DURATION, required=True, help="How long: 90s, 15m, 1h.")
+@click.option(
+    "--for",
+    "seconds",
+    type=DURATION,
+    callback=_seconds,
+    required=True,
+    help="How long: 90s, 15m, 1h.",
+)
 @click.option("--client", help="Only orders of this client.")
 @click.option(
     "--give-back",
     type=DURATION,
-    default=GIVE_BACK_SECONDS,
+    callback=_seconds,
+    default=f"{GIVE_BACK_SECONDS}s",
     help="How long its orders have left, at least, when it ends (5m).",
 )
 @with_appcontext
@@ -98,7 +92,7 @@ def freeze(reason: str, seconds: int, client: str | None, give_back: int) -> Non
 @click.option("--all", "every", is_flag=True, help="Also recent ones that are over.")
 @AS_JSON
 @with_appcontext
-def list_freezes(every: bool, as_json: bool) -> None:  # noqa: FBT001  click's
+def list_freezes(*, every: bool, as_json: bool) -> None:
     """List the freezes that are open or giving back time."""
     service = services().freezes
     found = service.page(page_size=MOST_LISTED) if every else service.holding()

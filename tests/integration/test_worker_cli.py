@@ -546,14 +546,12 @@ def test_an_outage_of_redis_does_not_end_the_watch(
 
 
 @contextmanager
-def on_a_terminal(
-    valkey: Valkey, *arguments: str, program: Sequence[str] = ("-m", "worker"), **env: str
-) -> Iterator["Screen"]:
+def on_a_terminal(valkey: Valkey, *arguments: str, **env: str) -> Iterator["Screen"]:
     """The command line as a person starts it, 80 columns wide."""
     leader, follower = pty.openpty()
     size = {"COLUMNS": "80", "LINES": "30", "TERM": "xterm-256color"}
     child = subprocess.Popen(
-        [sys.executable, *program, *arguments],
+        [sys.executable, "-m", "worker", *arguments],
         cwd=ROOT,
         env={**os.environ, **size, "REDIS_URL": valkey.url, **env},
         stdin=follower,
@@ -686,27 +684,3 @@ def test_a_reader_that_has_seen_enough_is_no_error(valkey: Valkey, letters: Dela
     )
     assert done.stdout.startswith("queue=operated")
     assert done.stderr == ""
-
-
-WITHOUT_RICH = [
-    *(
-        "-c",
-        "import sys; sys.modules['rich'] = None; from worker.cli import main; sys.exit(main())",
-    ),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("queue")
-def test_without_rich_a_terminal_shows_plain_text(valkey: Valkey) -> None:
-    for command, expected in (
-        ("stats", "             queue  operated"),
-        ("workers", "HANDLED"),
-        ("stats --watch --count 1", "operated  scheduled 1"),
-        ("doctor", "queue.workers      no worker"),
-    ):
-        run = [*command.split(), "-f", FLOWS]
-        with on_a_terminal(valkey, *run, program=WITHOUT_RICH) as screen:
-            screen.end()
-        assert expected in screen.text
-        assert "\x1b" not in screen.text

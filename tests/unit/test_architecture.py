@@ -48,6 +48,7 @@ orders.errors
 orders
 worker.__main__
 worker.cli
+worker.console
 worker.doctor worker.records worker.watch
 worker
 worker.runtime
@@ -78,8 +79,10 @@ CONTEXTS = (
 ENGINE_ROOMS = tuple(
     f"orders.{name}"
     for name in (
+        "*.commands",
         "*.flow",
         "bootstrap",
+        "cli",
         "ops.*",
         "outages",
         "queues",
@@ -96,7 +99,7 @@ RULES = [
     Rule("worker.*", never=("orders", *WEB)),
     # Whoever has no such library does without that module, and without nothing else.
     Rule("worker.*", never=SQL, but_not=("worker.records.*",)),
-    Rule("worker.*", never=("rich",), but_not=("worker.cli.terminal",)),
+    Rule("worker.*", never=("click", "rich"), but_not=("worker.console", "worker.cli.*")),
     Rule("worker.*", never=("prometheus_client",), but_not=EXPOSING),
     Rule("worker.*", never=("opentelemetry",), but_not=("worker.watch.tracing",)),
     Rule("worker.*", never=("worker.records",), but_not=("worker.records.*",)),
@@ -294,7 +297,7 @@ def test_every_import_follows_the_arrows() -> None:
         ("worker/watch/monitoring.py", "from ..runtime.worker import Worker"),
         ("worker/watch/logs.py", "import prometheus_client"),
         ("worker/doctor/flows.py", "from ..cli import main"),
-        ("worker/cli/stats.py", "from rich.table import Table"),
+        ("worker/doctor/flows.py", "from rich.table import Table"),
         ("worker/__init__.py", "from .records import Records"),
         ("orders/order/domain.py", "import pydantic"),
         ("orders/order/domain.py", "from orders.sql.tables import orders"),

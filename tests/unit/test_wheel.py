@@ -15,7 +15,7 @@ from devtools.processes import ROOT
 from devtools.wheel import build_wheel
 
 #: What `worker` imports, but for its extras.
-QUEUE_ALONE = {"cronsim", "redis", "structlog", "tzdata"}
+QUEUE_ALONE = {"click", "cronsim", "redis", "rich", "structlog", "tzdata"}
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +55,9 @@ def test_the_wheel_has_every_file_of_both_packages_and_no_other(wheel: Path) -> 
     assert "orders/migrations/versions/0001_first_tables.py" in packed
 
 
-def test_the_queue_alone_asks_for_four_packages(wheel: Path) -> None:
+def test_the_queue_alone_asks_for_six_packages(wheel: Path) -> None:
     assert required(wheel, "") == QUEUE_ALONE
     assert required(wheel, "records") == {"sqlalchemy"}
-    assert required(wheel, "rich") == {"rich"}
     assert required(wheel, "metrics") == {"prometheus-client"}
     orders = required(wheel, "orders")
     assert {"alembic", "flask", "psycopg", "order-timeout"} <= orders

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.engine import Clock, ClockedQueue
 from worker.cli.sampling import WINDOW_SECONDS, Sample, Sampler, percentile
-from worker.cli.text import bars
+from worker.cli.stats import bars
 
 
 @pytest.fixture

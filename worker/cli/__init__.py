@@ -1,5 +1,5 @@
 """The command line: run a worker, inspect its queues, and repair them."""
 
-from .parser import main
+from .root import main
 
 __all__ = ["main"]

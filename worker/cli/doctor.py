@@ -1,57 +1,57 @@
 """``doctor``"""
 
-import argparse
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 
+import click
+from rich.table import Table
+from rich.text import Text
+
+from ..console import AS_JSON, print_json, shown, terminal
 from ..doctor import examine
 from ..errors import FATAL, described
 from ..findings import Finding, Level, failure, quantity
 from ..flow import Flow
-from . import arguments
-from .commands import Commands
-from .output import print_json, terminal
-from .text import shown
+from .options import Chosen, FlowsNotNamed, NoSuchQueue, examples, of_flows
 
 STATUS = {Level.OK: 0, Level.WARNING: 1, Level.FAILURE: 2}
+STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "bold red"}
 
 
-def add_to(commands: Commands) -> None:
-    commands.add(
-        "doctor",
-        _doctor,
-        examples="""
-doctor
-doctor reminders:flows
-doctor --queue emails                    a queue without a flow
-doctor --json | jq 'select(.level != "ok")'
+@click.command(
+    epilog=examples("""
+        doctor
+        doctor reminders:flows
+        doctor --queue emails                    a queue without a flow
+        doctor --json | jq 'select(.level != "ok")'
 
-exit status: 0 all is well, 1 there are warnings, 2 there are failures""",
-    )
-
-
-def _doctor(options: argparse.Namespace) -> int:
+        exit status: 0 all is well, 1 there are warnings, 2 there are failures""")
+)
+@of_flows
+@AS_JSON
+def doctor(named: Chosen, *, as_json: bool) -> int:
     """Examine Redis, queues, flows and their dependencies, and say what to do next. Changes nothing."""
     levels: Counter[Level] = Counter()
-    for finding in _findings(options):
+    for finding in _findings(named):
         levels[finding.level] += 1
-        _print(options, finding)
-    worst = max(levels, key=lambda level: STATUS[level], default=Level.OK)
-    if not options.json:
+        if as_json:
+            print_json(dataclasses.asdict(finding))
+        else:
+            _print(finding)
+    if not as_json:
         warnings = quantity(levels[Level.WARNING], "warning")
         failures = quantity(levels[Level.FAILURE], "failure")
-        print(f"\n{levels[Level.OK]} ok, {warnings}, {failures}")
-    return STATUS[worst]
+        click.echo(f"\n{levels[Level.OK]} ok, {warnings}, {failures}")
+    return max((STATUS[level] for level in levels), default=0)
 
 
-def _findings(options: argparse.Namespace) -> Iterator[Finding]:
-    names = [options.queue] if options.queue else []
+def _findings(named: Chosen) -> Iterator[Finding]:
     flows: list[Flow] = []
     try:
-        flows = arguments.selected_flows(options)
-    except (arguments.FlowsNotNamed, arguments.NoSuchQueue):
-        if not names or arguments.named_flows(options):
+        flows = named.flows()
+    except (FlowsNotNamed, NoSuchQueue):
+        if named.target or not named.queue:
             raise
     except FATAL:
         raise
@@ -60,18 +60,27 @@ def _findings(options: argparse.Namespace) -> Iterator[Finding]:
             "No worker can start until this is fixed. The other checks of the flow were skipped."
         )
         yield failure("flows", described(error), advice)
-    if not options.redis_url:
+    if not named.redis_url:
         yield failure("redis.url", "REDIS_URL is not set", "Set it, or pass --redis-url.")
         return
-    yield from examine(arguments.client_of(options), flows, names)
+    yield from examine(named.client(), flows, [named.queue] if named.queue else [])
 
 
-def _print(options: argparse.Namespace, finding: Finding) -> None:
-    if options.json:
-        print_json(dataclasses.asdict(finding))
-    elif screen := terminal():
-        screen.finding(finding)
-    else:
-        print(f"{finding.level:<8} {finding.check:<18} {shown(finding.summary)}", flush=True)
-        if finding.advice:
-            print(f"{'':<8} {'':<18} -> {shown(finding.advice)}", flush=True)
+def _print(finding: Finding) -> None:
+    """Print a finding, and what to do next below it."""
+    summary, advice = shown(finding.summary), shown(finding.advice)
+    if screen := terminal():
+        line = Table.grid(padding=(0, 1, 0, 0))
+        line.add_column(width=7, no_wrap=True)
+        line.add_column(width=18, no_wrap=True)
+        line.add_column(overflow="fold")
+        body = Text(summary)
+        if advice:
+            body.append(f"\n→ {advice}", style="italic")
+        name = Text(finding.check, style="dim")
+        line.add_row(Text(finding.level, style=STYLES[finding.level]), name, body)
+        screen.print(line)
+        return
+    click.echo(f"{finding.level:<8} {finding.check:<18} {summary}")
+    if advice:
+        click.echo(f"{'':<8} {'':<18} -> {advice}")

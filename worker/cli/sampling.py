@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..console import duration
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Stats, WorkerStatus
-from .text import duration
 
 #: The period that throughput and lateness cover.
 WINDOW_SECONDS = 60.0
@@ -60,6 +60,10 @@ class Sample:
             "workers": f"{self._live()}",
             "paused": "yes" if self.stats.paused else "no",
         }
+
+    def line(self) -> str:
+        """The sample for people who see no table."""
+        return "  ".join([self.queue, *(f"{name} {value}" for name, value in self.facts().items())])
 
     def _live(self) -> int:
         return sum(not each.silent for each in self.workers)

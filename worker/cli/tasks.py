@@ -1,159 +1,176 @@
-"""``schedule``, ``run-now``, ``cancel``, ``pause`` and ``resume``"""
+"""``schedule``, ``run-now``, ``cancel``, ``pause``, ``resume`` and ``rebuild``"""
 
-import argparse
 import getpass
 import os
 import socket
-import sys
 from contextlib import suppress
+from datetime import datetime
 
+import click
 import redis
 
+from ..console import AS_JSON, DURATION, print_json, progress, shown
 from ..errors import WorkerError
+from ..findings import quantity
 from ..flow import Flow
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Cancelled, Scheduled
 from ..runtime import pauses
+from ..runtime import rebuild as engine
 from ..runtime.recurring import Recurring
-from . import arguments
-from .commands import Commands
-from .output import print_json
-from .text import shown
+from .options import Chosen, FlowsNotNamed, NoSuchQueue, examples, of_flows, of_ids
 
 
-def add_to(commands: Commands) -> None:
-    schedule = commands.add(
-        "schedule",
-        _schedule,
-        ids=True,
-        examples="""
-schedule order-7 --in 0s                             as soon as a worker is free
-schedule visit-7 --queue reminders --in 1d12h --payload 'Ada ada@example.org'
-schedule visit-7 --queue reminders --at 2026-11-22T09:00:00+01:00 --if-absent""",
+def moment_ms(_context: object, _parameter: object, text: str | None) -> int | None:
+    """``2026-11-22T02:00:00+01:00``, or milliseconds since the epoch."""
+    if text is None:
+        return None
+    if text.isdecimal():
+        return int(text)
+    with suppress(ValueError):
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return round(moment.timestamp() * 1000)
+    raise click.BadParameter(
+        f"{text!r} is not a time with a time zone, such as 2026-11-22T02:00:00+01:00"
     )
-    schedule.add_argument("ids", nargs="+", metavar="ID")
-    when = schedule.add_mutually_exclusive_group(required=True)
-    when.add_argument(
-        "--in",
-        dest="delay_ms",
-        type=arguments.duration_ms,
-        metavar="DURATION",
-        help="from now, by Redis's clock: 90s, 30m, 2h, 1d",
-    )
-    when.add_argument(
-        "--at",
-        dest="due_at_ms",
-        type=arguments.moment_ms,
-        metavar="TIME",
-        help="RFC 3339 with a time zone, or milliseconds since the epoch",
-    )
-    schedule.add_argument(
-        "--payload", default="", metavar="TEXT", help="replaces the payload of a task that is moved"
-    )
-    schedule.add_argument(
-        "--if-absent", action="store_true", help="leave a task that is already scheduled as it is"
-    )
-    commands.add("run-now", _run_now, examples="run-now\nrun-now nightly:flows --queue report")
-    cancel = commands.add(
-        "cancel", _cancel, ids=True, examples="cancel order-7\ncancel visit-7 --queue reminders"
-    )
-    cancel.add_argument("ids", nargs="+", metavar="ID")
-    pause = commands.add(
-        "pause", _pause, examples="pause --reason 'restoring the backup'\npause --queue emails"
-    )
-    pause.add_argument("--reason", default="", metavar="TEXT", help="why; stats and doctor show it")
-    pause.add_argument("--by", default="", metavar="NAME", help="who; default: user@host")
-    commands.add("resume", _resume, examples="resume\nresume --queue emails")
 
 
-def _schedule(options: argparse.Namespace) -> int:
+@click.command(
+    epilog=examples("""
+        schedule order-7 --in 0s                             as soon as a worker is free
+        schedule visit-7 --queue reminders --in 1d12h --payload 'Ada ada@example.org'
+        schedule visit-7 --queue reminders --at 2026-11-22T09:00:00+01:00 --if-absent""")
+)
+@of_ids()
+@AS_JSON
+@click.option(
+    "--in", "delay_ms", type=DURATION, help="from now, by Redis's clock: 90s, 30m, 2h, 1d"
+)
+@click.option(
+    "--at",
+    "due_at_ms",
+    callback=moment_ms,
+    metavar="TIME",
+    help="RFC 3339 with a time zone, or milliseconds since the epoch",
+)
+@click.option(
+    "--payload",
+    default="",
+    metavar="TEXT",
+    help="replaces the payload of a task that is moved",
+)
+@click.option("--if-absent", is_flag=True, help="leave a task that is already scheduled as it is")
+def schedule(
+    named: Chosen,
+    *,
+    ids: tuple[str, ...],
+    as_json: bool,
+    delay_ms: int | None,
+    due_at_ms: int | None,
+    payload: str,
+    if_absent: bool,
+) -> int:
     """Schedule tasks. A known id moves to the new time. A dead task stays dead: see dead requeue."""
-    queue, flow = arguments.queue_and_flow(options)
-    payload = os.fsencode(options.payload)  # as the shell gave it
+    if (delay_ms is None) == (due_at_ms is None):
+        raise click.UsageError("Pass either --in or --at.")
+    queue, flow = named.queue_and_flow()
     answers: list[str] = []
-    for task_id in options.ids:
+    for task_id in ids:
         answer = queue.schedule(
             task_id,
-            options.due_at_ms,
-            payload,
-            delay_ms=options.delay_ms,
-            only_if_absent=options.if_absent,
+            due_at_ms,
+            os.fsencode(payload),  # as the shell gave it
+            delay_ms=delay_ms,
+            only_if_absent=if_absent,
         )
         answers.append(answer)
-        _print(options, queue, task_id, answer)
+        _print(queue, task_id, answer, as_json=as_json)
     _warn_unless_served(queue, flow)
     return int(Scheduled.DEAD in answers)
 
 
-def _run_now(options: argparse.Namespace) -> None:
+@click.command("run-now", epilog=examples("run-now\nrun-now nightly:flows --queue report"))
+@of_flows
+@AS_JSON
+def run_now(named: Chosen, *, as_json: bool) -> None:
     """Run a recurring flow once more, as soon as a worker is free. The runs on its schedule take place as well."""
-    flows = [flow for flow in arguments.selected_flows(options) if isinstance(flow, Recurring)]
+    flows = [flow for flow in named.flows() if isinstance(flow, Recurring)]
     if not flows:
         raise ValueError("none of these flows is recurring: use schedule ID --in 0s")
     if len(flows) > 1:
         raise ValueError("several of these flows are recurring: name one with --queue")
-    queue = DelayQueue(arguments.client_of(options), flows[0].name)
+    queue = DelayQueue(named.client(), flows[0].name)
     run = flows[0].extra_run(queue.server_time_ms())
-    _print(options, queue, run.id, queue.schedule(run.id, run.due_at_ms))
+    _print(queue, run.id, queue.schedule(run.id, run.due_at_ms), as_json=as_json)
 
 
-def _cancel(options: argparse.Namespace) -> int:
+@click.command(epilog=examples("cancel order-7\ncancel visit-7 --queue reminders"))
+@of_ids()
+@AS_JSON
+def cancel(named: Chosen, *, ids: tuple[str, ...], as_json: bool) -> int:
     """Take tasks off the schedule. A task that a worker holds may still be done, but is not put back."""
-    queue, _ = arguments.queue_and_flow(options)
-    answers = queue.cancel_many(options.ids)
-    for task_id, answer in zip(options.ids, answers, strict=True):
-        _print(options, queue, task_id, answer)
+    queue, _ = named.queue_and_flow()
+    answers = queue.cancel_many(ids)
+    for task_id, answer in zip(ids, answers, strict=True):
+        _print(queue, task_id, answer, as_json=as_json)
     return int(not {*answers} <= {Cancelled.REMOVED, Cancelled.CANCELLING})
 
 
-def _print(options: argparse.Namespace, queue: DelayQueue, task_id: str, answer: str) -> None:
-    if options.json:
+def _print(queue: DelayQueue, task_id: str, answer: str, *, as_json: bool) -> None:
+    if as_json:
         print_json({"queue": queue.name, "id": task_id, "result": str(answer)})
     else:
-        print(f"{shown(task_id)}  {answer}")
+        click.echo(f"{shown(task_id)}  {answer}")
 
 
-def _pause(options: argparse.Namespace) -> None:
+@click.command(epilog=examples("pause --reason 'restoring the backup'\npause --queue emails"))
+@of_flows
+@AS_JSON
+@click.option("--reason", default="", metavar="TEXT", help="why; stats and doctor show it")
+@click.option("--by", default="", metavar="NAME", help="who; default: user@host")
+def pause(named: Chosen, *, as_json: bool, reason: str, by: str) -> None:
     """Stop claims and sweeps in every worker until resume.
 
     If a flow's records keep the pause, it holds whatever happens to Redis, even if Redis does not answer.
     """
-    for queue, flow in _told(options):
+    for queue, flow in _told(named):
         kept = flow.pauses if flow else None
-        by = options.by or (_user() if kept or options.reason else "")
-        pauses.pause(queue, kept, reason=options.reason, by=by)
+        who = by or (_user() if kept or reason else "")
+        pauses.pause(queue, kept, reason=reason, by=who)
         if flow and flow.sweep and not kept:
             _warn("the pause is in Redis only, and ends if Redis loses it: see Flow.pauses")
-        _print_paused(options, queue, flow, paused=True)
+        _print_paused(queue, flow, paused=True, as_json=as_json)
 
 
-def _resume(options: argparse.Namespace) -> None:
+@click.command(epilog=examples("resume\nresume --queue emails"))
+@of_flows
+@AS_JSON
+def resume(named: Chosen, *, as_json: bool) -> None:
     """End a pause."""
-    for queue, flow in _told(options):
+    for queue, flow in _told(named):
         pauses.resume(queue, flow.pauses if flow else None)
-        _print_paused(options, queue, flow, paused=False)
+        _print_paused(queue, flow, paused=False, as_json=as_json)
 
 
-def _told(options: argparse.Namespace) -> list[tuple[DelayQueue, Flow | None]]:
+def _told(named: Chosen) -> list[tuple[DelayQueue, Flow | None]]:
     """The queues and flows. Warns of a flow that cannot be loaded: it may keep its pauses elsewhere, too."""
-    found = arguments.queues_and_flows(options)
+    found = named.queues_and_flows()
     if found[0][1] is None:
         try:
-            arguments.selected_flows(options)
-        except (arguments.FlowsNotNamed, arguments.NoSuchQueue):
+            named.flows()
+        except (FlowsNotNamed, NoSuchQueue):
             pass
         except (WorkerError, ValueError) as error:
             _warn(f"only Redis was told, because the flows could not be loaded: {error}")
     return found
 
 
-def _print_paused(
-    options: argparse.Namespace, queue: DelayQueue, flow: Flow | None, *, paused: bool
-) -> None:
-    if options.json:
+def _print_paused(queue: DelayQueue, flow: Flow | None, *, paused: bool, as_json: bool) -> None:
+    if as_json:
         print_json({"queue": queue.name, "paused": paused})
     else:
-        print(f"{queue.name} is {'paused' if paused else 'running'}")
+        click.echo(f"{queue.name} is {'paused' if paused else 'running'}")
     with suppress(redis.RedisError):
         _warn_unless_served(queue, flow)
 
@@ -176,4 +193,38 @@ def _warn_unless_served(queue: DelayQueue, flow: Flow | None) -> None:
 
 
 def _warn(text: str) -> None:
-    print(f"worker: warning: {text}", file=sys.stderr)
+    click.echo(f"worker: warning: {text}", err=True)
+
+
+@click.command(
+    epilog=examples("""
+        rebuild
+        rebuild --dry-run                how many tasks are missing?
+        rebuild --flows reminders:flows --queue reminders""")
+)
+@of_flows
+@AS_JSON
+@click.option("--dry-run", is_flag=True, help="only count what is missing")
+def rebuild(named: Chosen, *, as_json: bool, dry_run: bool) -> None:
+    """Schedule everything that a flow's records list and Redis does not have.
+
+    Use it when Redis came back empty, for example. Workers restore by themselves what is due within the next
+    minute; this restores the rest, too. It is safe to run while workers do, and to repeat.
+    """
+    flows = [(flow.name, flow.sweep) for flow in named.flows() if flow.sweep is not None]
+    if not flows:
+        raise ValueError("none of these flows has a sweep, so there are no records to rebuild from")
+    client = named.client()
+    for name, sweep in flows:
+        state = engine.Progress()
+        with progress(f"rebuild {name}: records read") as advance:
+            for step in engine.rebuild(DelayQueue(client, name), sweep, look_only=dry_run):
+                advance(step.read - state.read)
+                state = step
+        if state.paused:
+            raise ValueError(f"{name} is paused: resume it first")
+        did = "missing" if dry_run else "restored"
+        if as_json:
+            print_json({"queue": name, "read": state.read, did: state.restored})
+        else:
+            click.echo(f"{name}: {quantity(state.read, 'record')} read, {state.restored:,} {did}")

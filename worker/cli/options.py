@@ -1,0 +1,168 @@
+"""The options that commands share: which flows and queues they are about."""
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from inspect import cleandoc
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+import click
+import redis
+
+from ..errors import FlowNotFound, WorkerError
+from ..flow import Flow
+from ..queue.connection import connect
+from ..queue.delay_queue import DelayQueue
+from .factory import made
+
+Command = Callable[..., Any]
+
+
+class FlowsNotNamed(FlowNotFound):
+    """No flows were named, and none are configured."""
+
+
+class NoSuchQueue(ValueError):
+    """The flows do not have the queue that is named."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The flows and queues that a command line names."""
+
+    queue: str | None = None
+    redis_url: str | None = None
+    flows_option: str | None = None
+    flows_argument: str | None = None
+
+    @property
+    def target(self) -> str | None:
+        """The MODULE:FUNCTION on the command line, if there is one."""
+        return self.flows_option or self.flows_argument
+
+    def flows(self) -> list[Flow]:
+        """These flows, or only that of the queue that is named.
+
+        Raises FlowNotFound, FlowImportFailed, NoSuchQueue, and what the flows' function raises.
+        """
+        target = self.target or _configured()
+        try:
+            found = made(target)
+        except (WorkerError, ValueError) as error:
+            if not self.target:
+                error.add_note(f"pyproject.toml names {target}; for other flows pass --flows.")
+            raise
+        selected = [flow for flow in found if self.queue in (None, flow.name)]
+        if not selected:
+            names = ", ".join(flow.name for flow in found)
+            raise NoSuchQueue(
+                f"no queue {self.queue!r}: the flows have {names}. For other flows pass --flows"
+            )
+        return selected
+
+    def flows_by_queue(self) -> dict[str, Flow | None]:
+        """The names of the queues, each with its flow.
+
+        A queue that is named needs no flow, and then the configured flows may even be broken, because settings of
+        theirs are missing here, for instance. Raises what `flows` raises.
+        """
+        try:
+            return {flow.name: flow for flow in self.flows()}
+        except (WorkerError, ValueError) as error:
+            if self.queue is not None and not self.target:
+                return {self.queue: None}
+            if isinstance(error, FlowsNotNamed):
+                detail = "Pass --flows MODULE:FUNCTION, or --queue with the name of a queue."
+                raise FlowsNotNamed(detail) from error
+            raise
+
+    def queues_and_flows(self) -> list[tuple[DelayQueue, Flow | None]]:
+        """The same with the queues themselves."""
+        found = self.flows_by_queue()
+        client = self.client()
+        return [(DelayQueue(client, name), flow) for name, flow in found.items()]
+
+    def queues(self) -> list[DelayQueue]:
+        """The same queues without their flows."""
+        return [queue for queue, _ in self.queues_and_flows()]
+
+    def queue_and_flow(self) -> tuple[DelayQueue, Flow | None]:
+        """The queue, where a command needs exactly one. Raises ValueError if there are several."""
+        found = self.queues_and_flows()
+        if len(found) != 1:
+            raise ValueError("there are several queues: name one with --queue")
+        return found[0]
+
+    def url(self) -> str:
+        """Redis's. Raises ValueError if there is none."""
+        if not self.redis_url:
+            raise ValueError(
+                "REDIS_URL is not set: set it, or pass --redis-url redis://host:6379/0"
+            )
+        return self.redis_url
+
+    def client(self) -> redis.Redis:
+        """A client with a timeout that suits somebody waiting at a terminal."""
+        return connect(self.url(), timeout_seconds=5.0, reconnect=True)
+
+
+def _configured() -> str:
+    try:
+        settings = tomllib.loads(Path("pyproject.toml").read_text())
+        return str(settings["tool"]["worker"]["flows"])
+    except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
+        raise FlowsNotNamed("Name them as MODULE:FUNCTION.") from error
+
+
+def options_of(made: type, *parameters: Command) -> Callable[[Command], Command]:
+    """Give a command parameters that are called like the fields of a dataclass, and pass them on as one."""
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def called(*args: Any, **options: Any) -> Any:
+            value = made(**{each.name: options.pop(each.name, None) for each in fields(made)})
+            return command(*args, value, **options)
+
+        for parameter in reversed(parameters):
+            called = parameter(called)
+        return called
+
+    return decorate
+
+
+FLOWS: Any = {
+    "metavar": "MODULE:FUNCTION",
+    "help": "a function that returns flows; default: tool.worker.flows in pyproject.toml",
+}
+
+
+def chosen(argument: Command) -> Callable[[Command], Command]:
+    """Give a command this argument and the options that make a `Chosen`."""
+    return options_of(
+        Chosen,
+        argument,
+        click.option("-f", "--flows", "flows_option", **FLOWS),
+        click.option("-q", "--queue", metavar="NAME", help="only this queue"),
+        click.option(
+            "--redis-url",
+            metavar="URL",
+            default=lambda: click.get_current_context().find_root().params["redis_url"],
+            help="default: REDIS_URL",
+        ),
+    )
+
+
+def of_ids(*, required: bool = True) -> Callable[[Command], Command]:
+    """For a command whose arguments are ids of tasks."""
+    return chosen(click.argument("ids", nargs=-1, required=required, metavar="ID..."))
+
+
+of_flows = chosen(click.argument("flows_argument", required=False, **FLOWS))
+
+
+def examples(text: str) -> str:
+    """Examples below a command's options, as they are written."""
+    return f"\b\nexamples:\n{indent(cleandoc(text), '  ')}"
