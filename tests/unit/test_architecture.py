@@ -410,7 +410,7 @@ def test_the_engine_works_as_a_copy_of_its_folder_under_any_name(tmp_path: Path,
     assert (imported.returncode, imported.stderr) == (0, "")
     helped = run(tmp_path, "-m", name, "--help")
     assert (helped.returncode, helped.stderr) == (0, "")
-    assert helped.stdout.startswith(f"usage: python -m {name} ")
+    assert helped.stdout.startswith(f"Usage: python -m {name} ")
 
 
 @pytest.mark.parametrize(

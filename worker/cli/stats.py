@@ -127,8 +127,8 @@ def _watch(
                 note = Text(f"{at}  {outage or 'Ctrl-C ends'}", style="dim")
                 drawn.update(Group(*_tables(samples), note), refresh=True)
             elif as_json:
-                error = {"error": f"{at}  {outage}"}
-                for row in [error] if outage else [sample.row() for sample in samples]:
+                failed = {"error": f"{at}  {outage}"}
+                for row in [failed] if outage else [sample.row() for sample in samples]:
                     print_json(row)
             else:
                 for line in [outage] if outage else [sample.line() for sample in samples]:

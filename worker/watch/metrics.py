@@ -265,9 +265,8 @@ class Metrics(Collector):
 
     def _look(self) -> dict[str, tuple[Stats, int] | None]:
         found: dict[str, tuple[Stats, int] | None] = {queue.name: None for queue in self._queues}
-        with suppress(
-            redis.RedisError
-        ):  # a silent server costs one timeout, not one for each queue
+        # A silent server costs one timeout, not one for each queue.
+        with suppress(redis.RedisError):
             for queue in self._queues:
                 stats = queue.stats()
                 live = [each for each in queue.workers() if not each.silent]
