@@ -82,20 +82,20 @@ def is_of_version(column: sa.Column[int]) -> sa.ColumnElement[bool]:
     return (expected == "*") | expected.contains(between_spaces)
 
 
-def end(at: sa.ColumnElement[Any]) -> ReturningDelete[Any]:
+def _end(at: sa.ColumnElement[Any]) -> ReturningDelete[Any]:
     """End orders at a moment; each row that is returned is an order that this statement ended."""
     columns = (each for each in unpaid_orders.c if each.name != "pieces")
     return sa.delete(unpaid_orders).returning(*columns, at.label("at"))
 
 
-def ending_of(ended: sa.FromClause) -> Ending:
+def _ending_of(ended: sa.FromClause) -> Ending:
     return ended.c.expires_at, ended.c.version + 1, ended.c.client_reference
 
 
 def _release(step: Step, cancelled: sa.FromClause, reason: CancelReason) -> sa.FromClause:
     """The steps after a cancellation: return the stock and write the events."""
     _change_stock(step, _held_by(step, cancelled), lambda all_, _: {"reserved": -all_})
-    because, ending = {"reason": text_literal(reason)}, ending_of(cancelled)
+    because, ending = {"reason": text_literal(reason)}, _ending_of(cancelled)
     event = event_of(cancelled, EventType.CANCELLED, cancelled.c.at, because, ending=ending)
     return add_events(step, event)
 
@@ -138,7 +138,7 @@ def _held_by(step: Step, ended: sa.FromClause) -> sa.FromClause:
     )
 
 
-def in_sku_order(lines: sa.FromClause) -> sa.ColumnElement[bytes]:
+def _in_sku_order(lines: sa.FromClause) -> sa.ColumnElement[bytes]:
     """By bytes: as text SKUs sort by the locale of a database."""
     return sa.cast(lines.c.sku, sa.LargeBinary)
 
@@ -167,7 +167,7 @@ def _change_stock(
         "currency": text_literal(""),
     }
     source = lines if where is None else lines.join(where, sa.true())
-    change = insertion(stock_items, row, source=source, order_by=in_sku_order(lines))
+    change = insertion(stock_items, row, source=source, order_by=_in_sku_order(lines))
     more = added(change.excluded.on_hand, change.excluded.reserved)
     values = {name: stock_items.c[name] + some for name, some in more.items()}
     step("stock", change.on_conflict_do_update(index_elements=["sku"], set_=values))
@@ -394,7 +394,7 @@ def place(step: Step) -> sa.Select[Any]:
             unindexed(stock_items.c.retired_at.is_(None)),
             ~sa.exists(sa.select(orders.c.id).where(*WITH_KEY)),
         )
-        .order_by(in_sku_order(stock_items))
+        .order_by(_in_sku_order(stock_items))
         .with_for_update(key_share=True, of=stock_items),
     )
     basket, placed = _insert_order(step, lines)
@@ -524,7 +524,7 @@ def pay(step: Step) -> sa.Select[Any]:
         insertion(payments, row, is_kept).on_conflict_do_nothing().returning(payments),
     )
     applied = sa.select(payment.c.order_id).where(payment.c.reason.is_(None))
-    paid = step("paid", end(now()).where(one_of(unpaid_orders.c.order_id, applied)))
+    paid = step("paid", _end(now()).where(one_of(unpaid_orders.c.order_id, applied)))
     end_attempts(step, paid)
     _change_stock(step, _held_by(step, paid), lambda all_, _: {"reserved": -all_, "on_hand": -all_})
     at, facts, same = payment.c.created_at, money(payment), paid.c.order_id == payment.c.order_id
@@ -532,7 +532,7 @@ def pay(step: Step) -> sa.Select[Any]:
     is_due = payment.c.reason.is_not(None)
     deliveries = add_events(
         step,
-        event_of(payment, EventType.PAID, at, facts, same, ending=ending_of(paid)),
+        event_of(payment, EventType.PAID, at, facts, same, ending=_ending_of(paid)),
         event_of(payment, EventType.REFUND_DUE, at, because, is_due, ending=NO_ENDING),
     )
     return sa.select(payment, lost.label("lost"), ids_of(deliveries)).select_from(
@@ -543,7 +543,7 @@ def pay(step: Step) -> sa.Select[Any]:
 @Operation
 def cancel(step: Step) -> sa.Select[Any]:
     """Cancel a client's own unpaid order, expired or not; returns it, a row for each item."""
-    cancelled = step("cancelled", end(clock()).where(*OWN_UNPAID))
+    cancelled = step("cancelled", _end(clock()).where(*OWN_UNPAID))
     end_attempts(step, cancelled)
     deliveries = _release(step, cancelled, CancelReason.REQUESTED)
     state = sa.select(
@@ -578,7 +578,7 @@ def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
     moment = sa.select(clock()).scalar_subquery()
     cancelled = step(
         "cancelled",
-        end(moment).where(one_of(unpaid_orders.c.order_id, sa.select(overdue.c.order_id))),
+        _end(moment).where(one_of(unpaid_orders.c.order_id, sa.select(overdue.c.order_id))),
     )
     deliveries = _release(step, cancelled, CancelReason.EXPIRED)
     rest = sa.except_(ids("ids"), sa.select(cancelled.c.order_id)).subquery("rest")
