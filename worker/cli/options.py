@@ -157,10 +157,16 @@ def chosen(argument: Command) -> Callable[[Command], Command]:
 
 def of_ids(*, required: bool = True) -> Callable[[Command], Command]:
     """For a command whose arguments are ids of tasks."""
-    return chosen(click.argument("ids", nargs=-1, required=required, metavar="ID..."))
+    return chosen(
+        click.argument(
+            "ids", nargs=-1, required=required, metavar="ID..." if required else "[ID]..."
+        )
+    )
 
 
-of_flows = chosen(click.argument("flows_argument", required=False, **FLOWS))
+of_flows = chosen(
+    click.argument("flows_argument", required=False, **{**FLOWS, "metavar": "[MODULE:FUNCTION]"})
+)
 
 
 def examples(text: str) -> str:
