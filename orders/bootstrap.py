@@ -36,6 +36,7 @@ from orders.stock.service import StockService
 from orders.watch.traces import NO_TRACES, Traces
 from orders.webhooks.service import WebhookPolicy, Webhooks
 from worker import BatchScheduler, DelayQueue, Pauses, connect
+from worker.log import Reminder
 from worker.records import TablePauses
 from worker.watch.logs import configure_logging
 from worker.watch.monitoring import MonitoringServer, PortUnavailable
@@ -88,6 +89,8 @@ class Services:
     pauses: Mapping[str, Pauses]
     #: What anybody may ask costs one look a second.
     readiness: SharedRead[Readiness]
+    #: When to log that requests find the database unavailable.
+    outage: Reminder
 
     def close(self) -> None:
         """Send what is still to be scheduled, and close all connections."""
@@ -159,7 +162,8 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
             engine, partial(orders.describe, versions=None), settings.retention_days
         ),
         pauses={name: TablePauses(engine, queue_pauses, name) for name in QUEUES},
-        readiness=SharedRead(lambda: _readiness(orders, client), READY_SECONDS),
+        readiness=SharedRead(partial(_readiness, orders, client, Reminder()), READY_SECONDS),
+        outage=Reminder(),
     )
 
 
@@ -181,7 +185,7 @@ def guard_of(services: Services) -> Guard:
     return Guard(services.watching, limits, redis_ms)
 
 
-def _readiness(orders: OrderService, client: redis.Redis) -> Readiness:
+def _readiness(orders: OrderService, client: redis.Redis, outage: Reminder) -> Readiness:
     redis_answers = False
     with suppress(redis.RedisError):
         redis_answers = bool(client.ping())
@@ -189,12 +193,16 @@ def _readiness(orders: OrderService, client: redis.Redis) -> Readiness:
     try:
         orders.check_ready()
     except StorageUnavailable as error:
-        log.warning("not ready", error=str(error))
+        if outage.is_due():
+            log.warning("not ready", error=str(error))
         problem = error
     except Exception as error:  # cached like the others
-        log.exception("not ready")
+        if outage.is_due():
+            log.exception("not ready")
         problem = StorageUnavailable()
         problem.__cause__ = error
+    else:
+        outage.reset()
     return Readiness(problem, redis_answers)
 
 

@@ -1,7 +1,7 @@
 """The engine's log, which never raises into the work."""
 
-import sys
-import traceback
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,21 +9,25 @@ import structlog
 
 from .errors import FATAL
 
-#: Longer tracebacks are passed on as text: structlog's own renderer would spend a minute on 100 KB.
-MOST_CHARACTERS = 10_000
+#: How often what lasts is logged again.
+REMIND_SECONDS = 60.0
 
 
 class _Log:
     """A logger of structlog whose errors are dropped: standard output may be a full disk or a closed pipe."""
 
+    def __init__(self) -> None:
+        self._logger = structlog.get_logger("worker")
+
     def __getattr__(self, level: str) -> Callable[..., None]:
         def write(event: str, **fields: Any) -> None:
             try:
-                error = fields.get("exc_info") or (level == "exception" and sys.exception())
-                text = "".join(traceback.format_exception(error)) if error else ""
-                if len(text) > MOST_CHARACTERS:
-                    fields |= {"exc_info": None, "exception": text}
-                getattr(structlog.get_logger("worker"), level)(event, **fields)
+                method = level
+                if level == "exception":
+                    method, fields["exc_info"] = "error", True
+                # Tracebacks as text: structlog that is not configured shows local variables, such as payloads.
+                shown = structlog.processors.format_exc_info(None, level, fields)
+                getattr(self._logger, method)(event, **shown)
             except FATAL:
                 raise
             except BaseException:  # noqa: BLE001, S110  structlog may ask the application's objects for their repr
@@ -33,3 +37,26 @@ class _Log:
 
 
 log = _Log()
+
+
+class Reminder:
+    """Whether to log what lasts, such as an outage: when it begins, and then once a minute.
+
+    ``clock`` is monotonic, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._due_at = -math.inf
+
+    def is_due(self) -> bool:
+        """Whether to log it now; if so, not again for a minute."""
+        now = self._clock()
+        if now < self._due_at:
+            return False
+        self._due_at = now + REMIND_SECONDS
+        return True
+
+    def reset(self) -> None:
+        """It is over, so the next one is logged at once."""
+        self._due_at = -math.inf

@@ -75,6 +75,7 @@ class Guard:
         self._clock_freeze: str | None = None
         self._agrees_since: float | None = None
         self._unchecked, self._checked_at = BRAKE_EVERY, float("-inf")
+        self._fails = False
         self._lock = threading.Lock()
 
     def look(self) -> None:
@@ -117,7 +118,11 @@ class Guard:
                 self._unchecked, self._checked_at = BRAKE_EVERY, float("-inf")
             raise
         except Exception:
-            log.exception("guard failed")
+            if not self._fails:
+                log.exception("guard failed")
+            self._fails = True
+        else:
+            self._fails = False
 
     # -- the door --------------------------------------------------------------------------
 

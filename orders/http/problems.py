@@ -104,7 +104,8 @@ def _from_order_error(error: OrderError) -> Response:
     if isinstance(
         error, errors.StorageUnavailable
     ):  # what a driver says of its server is for the log
-        log.error("storage unavailable", error=detail, path=request.path)
+        if current_app.extensions["orders"].outage.is_due():
+            log.error("storage unavailable", error=detail, path=request.path)
         error, detail = errors.StorageUnavailable(), UNAVAILABLE
     status = status_of(type(error))
     response = problem(status, error.code, detail, **error.facts)

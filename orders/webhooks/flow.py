@@ -29,6 +29,7 @@ from orders.webhooks.service import Webhooks
 from orders.webhooks.signatures import signed
 from orders.webhooks.turns import Turn, Turns
 from worker import DeadLetter, DelayQueue, Due, Flow, NotDue, Outcome, Retry, Task
+from worker.log import Reminder
 
 log = structlog.get_logger("orders")
 
@@ -84,6 +85,7 @@ class Deliverer:
         self._ask_if_paused = is_paused
         self._traces = traces
         self._turns = Turns(threads)
+        self._failure = Reminder()
         self._paused, self._asked_at = False, time.monotonic()
 
     def __call__(self, tasks: Sequence[Task]) -> Mapping[str, Outcome]:
@@ -143,9 +145,11 @@ class Deliverer:
             if not self._is_paused():
                 seconds = self._take(turn)
         except StorageUnavailable as error:
-            log.warning("webhook put off", webhook=turn.subscription_id, error=str(error))
+            if self._failure.is_due():
+                log.warning("webhook put off", webhook=turn.subscription_id, error=str(error))
         except Exception:
-            log.exception("webhook put off", webhook=turn.subscription_id)
+            if self._failure.is_due():
+                log.exception("webhook put off", webhook=turn.subscription_id)
         finally:
             self._turns.end(turn, seconds)
             self._start()

@@ -1,6 +1,7 @@
 """Every error is a problem whose code and title are ours, whatever Python calls its status."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import flask
@@ -10,6 +11,7 @@ from werkzeug.exceptions import HTTPException, default_exceptions
 from orders import errors
 from orders.errors import OrderError
 from orders.http import problems
+from worker.log import Reminder
 
 #: What clients were promised. Only ever added to.
 CODES = {
@@ -65,6 +67,7 @@ class Unheard(HTTPException):
 def answered(error: Exception) -> Any:
     """What an application says when a view raises ``error``."""
     app = flask.Flask(__name__)
+    app.extensions["orders"] = SimpleNamespace(outage=Reminder())
     problems.install(app)
 
     @app.get("/")

@@ -245,7 +245,7 @@ def test_what_redis_does_not_take_is_owed_until_it_does(clock: Clock) -> None:
     desk.queue.before = Refusing(GONE)
     with capture_logs() as logged:
         assert not desk.settler.settle(_of_each_kind(desk))
-    assert {line["verb"] for line in logged} == {"done", "retried", "failed", "dead", "released"}
+    assert [line["verb"] for line in logged] == ["done"]
     assert set(desk.queue.leased()) == set(KINDS)
     assert desk.counts == {}
     desk.queue.before = lambda _: None

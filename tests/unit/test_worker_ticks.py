@@ -1,5 +1,7 @@
 """A flow may be called about once a second, whatever else its worker does."""
 
+import time
+
 from structlog.testing import capture_logs
 
 from devtools.processes import wait_until
@@ -16,7 +18,7 @@ def test_a_tick_that_fails_is_logged_once_and_called_again() -> None:
         if (error := errors.pop(0)) is not None:
             raise error
 
-    ticks = Ticks("a", tick)
+    ticks = Ticks("a", tick, time.monotonic)
     with capture_logs() as logged:
         assert [ticks.round() for _ in range(4)] == [TICK_SECONDS] * 4
     assert [line["error"] for line in logged] == ["ValueError: a", "ValueError: c"]

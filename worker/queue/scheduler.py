@@ -12,7 +12,7 @@ import redis
 
 from ..errors import described
 from ..flow import MAX_DELAY_MS, Due
-from ..log import log
+from ..log import Reminder, log
 from .delay_queue import DelayQueue
 from .formats import SLICE, row_of, task_to_schedule
 
@@ -52,7 +52,7 @@ class BatchScheduler:
     workers. A process that ends normally sends the changes that wait, as `close` does.
 
     This is best effort. A change is lost if Redis does not take it, if 10,000 others are waiting, or if the
-    process is killed before it is sent; the first two are logged. So use it for flows with a sweep, which
+    process is killed before it is sent; the first two are logged, once a minute. So use it for flows with a sweep, which
     restores what was lost, and with a handler that does nothing for a task that should have been cancelled.
     Otherwise call `DelayQueue.schedule`, which raises.
     """
@@ -61,6 +61,7 @@ class BatchScheduler:
         """Send nothing and start no thread yet."""
         self._queue = queue
         self._clock = queue.environment.clock
+        self._no_thread, self._too_many, self._unsent = (Reminder(self._clock) for _ in range(3))
         self._reset()
         if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
             reset = weakref.WeakMethod(self._reset)
@@ -139,7 +140,8 @@ class BatchScheduler:
         try:
             self._thread.start()
         except RuntimeError as error:  # out of threads: the next change tries again
-            log.warning("scheduler not started", queue=self._queue.name, error=described(error))
+            if self._no_thread.is_due():
+                log.warning("scheduler not started", queue=self._queue.name, error=described(error))
         else:
             # Finalize, because atexit's functions are not called in processes that multiprocessing forked.
             self._at_exit = Finalize(None, self.close, exitpriority=0)
@@ -162,7 +164,9 @@ class BatchScheduler:
                     task_id: self._waiting.pop(task_id)
                     for task_id in [*islice(self._waiting, SLICE)]
                 }
-                dropped, self._dropped = self._dropped, 0
+                dropped = 0
+                if self._dropped and self._too_many.is_due():
+                    dropped, self._dropped = self._dropped, 0
                 if not changes:
                     self._end()
                     return
@@ -180,11 +184,15 @@ class BatchScheduler:
             self._queue.purge(revived)
             self._queue.schedule_many(scheduled)
         except redis.RedisError as error:
-            log.warning(
-                "changes not sent",
-                queue=self._queue.name,
-                changes=len(changes),
-                error=described(error),
-            )
+            if self._unsent.is_due():
+                log.warning(
+                    "changes not sent",
+                    queue=self._queue.name,
+                    changes=len(changes),
+                    error=described(error),
+                )
         except Exception:
-            log.exception("changes not sent", queue=self._queue.name, changes=len(changes))
+            if self._unsent.is_due():
+                log.exception("changes not sent", queue=self._queue.name, changes=len(changes))
+        else:
+            self._unsent.reset()

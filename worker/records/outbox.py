@@ -12,7 +12,7 @@ from sqlalchemy.pool import PoolProxiedConnection
 
 from ..errors import FATAL, described
 from ..flow import Due
-from ..log import log
+from ..log import Reminder, log
 
 #: Where a database connection keeps its `_Outbox`.
 _OUTBOX = "worker.records"
@@ -59,10 +59,11 @@ def hook(dialect: Dialect) -> None:
             return
         commit, rollback = dialect.do_commit, dialect.do_rollback
         savepoint, rollback_to = dialect.do_savepoint, dialect.do_rollback_to_savepoint
+        failure = Reminder()
 
         def do_commit(connection: PoolProxiedConnection) -> None:
             commit(connection)
-            _send(_emptied(connection))
+            _send(_emptied(connection), failure)
 
         def do_rollback(connection: PoolProxiedConnection) -> None:
             _emptied(connection)
@@ -92,7 +93,7 @@ def _emptied(connection: PoolProxiedConnection) -> list[OutboxTask]:
     return outbox.entries if outbox else []
 
 
-def _send(entries: Sequence[OutboxTask]) -> None:
+def _send(entries: Sequence[OutboxTask], failure: Reminder) -> None:
     """Schedule the tasks of a committed transaction. Raises nothing, because the commit has succeeded."""
     now = time.monotonic()
     for send in dict.fromkeys(entry.send for entry in entries):
@@ -102,4 +103,5 @@ def _send(entries: Sequence[OutboxTask]) -> None:
         except FATAL:
             raise
         except BaseException as error:  # noqa: BLE001  whatever failed, the sweep restores them
-            log.warning("tasks left to the sweep", tasks=len(own), error=described(error))
+            if failure.is_due():
+                log.warning("tasks left to the sweep", tasks=len(own), error=described(error))

@@ -14,7 +14,7 @@ from ..errors import FATAL, ConsumerClosed, Unavailable
 from ..flow import MAX_BATCH_SIZE, MAX_SECONDS, CommonSettings, Flow, Outcome, Task
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import REAL, Environment
-from .event_log import log_event
+from .event_log import EventLog
 from .isolation import results_of, results_of_error
 from .lane import Batch, Lane
 from .renewal import HeldTasks
@@ -70,7 +70,8 @@ class Consumer:
         names = [queues] if isinstance(queues, str) else [*queues]
         if not names or len({*names}) < len(names):
             raise ValueError(f"a consumer needs at least one queue, and each once, not {names}")
-        self._shared = Shared(events.Listeners([log_event, *listeners]), environment)
+        emit = events.Listeners([EventLog(environment.clock), *listeners])
+        self._shared = Shared(emit, environment)
         #: Tasks so far by what became of them: done, retried, failed, dead, released, stale (their
         #: lease was lost).
         self.counts: Counter[str] = self._shared.counts

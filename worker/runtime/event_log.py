@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+from collections import defaultdict
 from typing import Any
 
 from .. import events
 from ..errors import described
-from ..log import log
+from ..log import Reminder, log
 from ..queue.advice import redis_advice
+from ..queue.environment import Clock
 
 #: The level and the text for each kind of event; other kinds are not logged.
 EVENTS: dict[type[events.Event], tuple[str, str]] = {
@@ -24,27 +26,37 @@ EVENTS: dict[type[events.Event], tuple[str, str]] = {
     events.FlowUp: ("info", "available"),
     events.Hangs: ("error", "a call hangs"),
 }
+#: What is emitted for each task, or each call, for as long as one thing is wrong.
+REPEATING = {"unavailable to this task", "a call hangs"}
 #: The names of the fields of each kind of event.
 FIELDS = {kind: [field.name for field in dataclasses.fields(kind)] for kind in EVENTS}
 
 
-def log_event(event: events.Event) -> None:
-    """Write a line for each event that somebody may look for later."""
-    if (line := EVENTS.get(type(event))) is None:
-        return
-    level, text = line
-    if isinstance(event, events.Handled) and event.without_redis:
-        text = "handled without Redis"
-    if isinstance(event, events.Retried) and event.error is not None:
-        level, text = "warning", "unavailable to this task"
-    fields: dict[str, Any] = {}
-    for name in FIELDS[type(event)]:
-        fields |= _shown(name, getattr(event, name))
-    if isinstance(event, events.RedisLost) and (advice := redis_advice(event.error)):
-        fields["advice"] = advice
-    if isinstance(event, events.Failed | events.Died):
-        fields["exc_info"] = event.error
-    getattr(log, level)(text, **fields)
+class EventLog:
+    """Writes a line for each event that somebody may look for later; for what repeats in an outage, once a minute."""
+
+    def __init__(self, clock: Clock) -> None:
+        #: By queue and text.
+        self._reminders = defaultdict[tuple[str, str], Reminder](lambda: Reminder(clock))
+
+    def __call__(self, event: events.Event) -> None:
+        if (line := EVENTS.get(type(event))) is None:
+            return
+        level, text = line
+        if isinstance(event, events.Handled) and event.without_redis:
+            text = "handled without Redis"
+        if isinstance(event, events.Retried) and event.error is not None:
+            level, text = "warning", "unavailable to this task"
+        if text in REPEATING and not self._reminders[event.queue, text].is_due():
+            return
+        fields: dict[str, Any] = {}
+        for name in FIELDS[type(event)]:
+            fields |= _shown(name, getattr(event, name))
+        if isinstance(event, events.RedisLost) and (advice := redis_advice(event.error)):
+            fields["advice"] = advice
+        if isinstance(event, events.Failed | events.Died):
+            fields["exc_info"] = event.error
+        getattr(log, level)(text, **fields)
 
 
 def _shown(name: str, value: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import redis
 
 from ..errors import FATAL, Unavailable, described
 from ..flow import Flow
-from ..log import log
+from ..log import Reminder, log
 from ..pauses import KeptTogether, Pause, Pauses
 from ..queue.delay_queue import DelayQueue
 
@@ -72,6 +72,7 @@ class PauseWatch:
         self._found: Pause | None = None
         self._known_until = -math.inf
         self._fails = False
+        self._failure = Reminder(self._clock)
 
     def holds(self, now: float) -> bool:
         """Whether nothing may be claimed: the flow is paused, or this worker does not know."""
@@ -98,11 +99,12 @@ class PauseWatch:
         except FATAL:
             raise
         except BaseException as error:  # noqa: BLE001  whatever it is, nothing is known
-            if not self._fails:
+            if self._failure.is_due():
                 log.warning("pauses unknown", queue=self._queue.name, error=described(error))
             self._fails = True
             return
         self._fails, self._known_until = False, asked_at + KNOWN_SECONDS
+        self._failure.reset()
         if self._found != before:
             after = self._found
             facts = {"reason": after.reason, "by": after.by} if after else {}

@@ -13,7 +13,7 @@ import redis
 from .. import events
 from ..errors import LeaseLost, described
 from ..flow import Flow, Task
-from ..log import log
+from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import Clock
 from .results import BatchResult
@@ -109,6 +109,7 @@ class Renewer:
         self._held: set[HeldTasks] = set()
         self._lock = threading.Lock()
         self._finished = threading.Event()
+        self._silence = Reminder(self._clock)
 
     @contextmanager
     def holding(self, tasks: Sequence[Task], claimed_at: float) -> Iterator[HeldTasks]:
@@ -178,8 +179,12 @@ class Renewer:
         except LeaseLost as error:
             lost += [(latest[task_id][0], task_id) for task_id in error.ids]
         except redis.RedisError as error:
-            log.warning("lease not extended yet", queue=self._queue.name, error=described(error))
+            if self._silence.is_due():
+                log.warning(
+                    "lease not extended yet", queue=self._queue.name, error=described(error)
+                )
             return
+        self._silence.reset()
         # Tasks that were settled in the meantime are no longer held, but they are not lost.
         if ids := [task_id for held, task_id in lost if held.drop([task_id])]:
             self._emit(events.LeaseLost(self._queue.name, ids))

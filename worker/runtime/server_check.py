@@ -3,7 +3,7 @@
 import redis
 
 from ..errors import UnsafeServer, described
-from ..log import log
+from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
 
 
@@ -13,6 +13,7 @@ class ServerCheck:
     def __init__(self, queue: DelayQueue) -> None:
         self._queue = queue
         self._checked = False
+        self._silence = Reminder(queue.environment.clock)
         #: Whether the server may delete tasks, as far as is known.
         self.unsafe = False
 
@@ -23,12 +24,14 @@ class ServerCheck:
         try:
             warnings = self._queue.check_server()
         except redis.RedisError as error:
-            log.warning("Redis could not be checked yet", error=described(error))
+            if self._silence.is_due():
+                log.warning("Redis could not be checked yet", error=described(error))
             return
         except UnsafeServer:
             self.unsafe = True
             raise
         self._checked, self.unsafe = True, False
+        self._silence.reset()
         for warning in warnings:
             log.warning(warning)
 

@@ -11,7 +11,7 @@ import redis
 from .. import events
 from ..errors import LeaseLost, described
 from ..flow import Flow, NotDue, Task
-from ..log import log
+from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Put
 from .delays import retry_delay_ms
@@ -47,6 +47,7 @@ class Settler:
         self._clock = shared.clock
         self._counts, self._emit = shared.counts, shared.emit
         self._unconfirmed: deque[_Call] = deque(maxlen=MAX_UNCONFIRMED)
+        self._unsettled = Reminder(self._clock)
         self.postponed = Postponed(self._clock)
 
     def settle(self, results: BatchResult) -> bool:
@@ -161,13 +162,14 @@ class Settler:
         except redis.RedisError as error:
             call.error = error
             self._unconfirmed.append(call)
-            log.warning(
-                "not settled yet",
-                queue=self._queue.name,
-                verb=call.count,
-                tasks=len(call.rows),
-                error=described(error),
-            )
+            if self._unsettled.is_due():
+                log.warning(
+                    "not settled yet",
+                    queue=self._queue.name,
+                    verb=call.count,
+                    tasks=len(call.rows),
+                    error=described(error),
+                )
             return False
         else:
             self._counts[call.count] += len(call.rows)

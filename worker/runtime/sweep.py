@@ -16,7 +16,7 @@ import redis
 from .. import events
 from ..errors import FATAL, Unavailable, UnsafeServer, described
 from ..flow import Due, Sweep
-from ..log import log
+from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Restored
 from .outages import HangDetector
@@ -76,6 +76,7 @@ class Sweeper:
         self._silent_since: float | None = None
         #: Whether the records could be read the last time.
         self.records_answer = True
+        self._failure = Reminder(self._clock)
         #: When to read again what is due soon, and everything that is overdue.
         self._look_ahead_at = 0.0
         #: Every task that was due by this time is parked or done, so the next round need not read it.
@@ -108,14 +109,18 @@ class Sweeper:
         except FATAL:
             raise
         except BaseException as error:  # whatever it is, another worker may be able to sweep
-            if not isinstance(error, Unavailable):
-                log.exception("sweep failed", queue=self._queue.name)
-            elif self.records_answer:
-                log.warning("sweep cannot read records", queue=self._queue.name, error=str(error))
+            if self._failure.is_due():
+                if isinstance(error, Unavailable):
+                    log.warning(
+                        "sweep cannot read records", queue=self._queue.name, error=str(error)
+                    )
+                else:
+                    log.exception("sweep failed", queue=self._queue.name)
             self.records_answer = False
             self._resign()
         else:
             self.records_answer = True
+            self._failure.reset()
 
     def _sweep(self, now: float) -> None:
         must_ask = (

@@ -3,18 +3,19 @@
 from collections.abc import Callable
 
 from ..errors import FATAL, described
-from ..log import log
+from ..log import Reminder, log
+from ..queue.environment import Clock
 
 TICK_SECONDS = 1.0
 
 
 class Ticks:
-    """Calls a function again and again, whatever it raises, which is logged when it begins."""
+    """Calls a function again and again, whatever it raises, which is logged once a minute."""
 
-    def __init__(self, name: str, tick: Callable[[], object]) -> None:
+    def __init__(self, name: str, tick: Callable[[], object], clock: Clock) -> None:
         self._name = name
         self._tick = tick
-        self._fails = False
+        self._failure = Reminder(clock)
 
     def round(self) -> float:
         """Call it; return in how many seconds to call it again."""
@@ -23,9 +24,8 @@ class Ticks:
         except FATAL:
             raise
         except BaseException as error:  # noqa: BLE001  the application's code may raise anything
-            if not self._fails:
+            if self._failure.is_due():
                 log.warning("tick failed", queue=self._name, error=described(error))
-            self._fails = True
         else:
-            self._fails = False
+            self._failure.reset()
         return TICK_SECONDS

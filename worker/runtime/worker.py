@@ -14,7 +14,7 @@ from ..log import log
 from ..pauses import KeptTogether
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import REAL, Environment
-from .event_log import log_event
+from .event_log import EventLog
 from .heartbeat import Heartbeat, new_worker_id
 from .lane import Lane
 from .liveness import Liveness, Watched, WorkerHealth
@@ -76,7 +76,7 @@ class Worker:
         #: lease was lost), restored, handled without Redis.
         self.counts: Counter[str] = Counter()
         self._tally = Tally()
-        emit = events.Listeners([log_event, self._tally, *listeners])
+        emit = events.Listeners([EventLog(self._clock), self._tally, *listeners])
         self._stopping = threading.Event()
         self._shared = Shared(emit, environment, self._stopping, self.counts, self._start)
         self._crash: BaseException | None = None
@@ -229,7 +229,7 @@ class Worker:
                 together = places.setdefault(place, PauseRound(self._clock))
                 together.add(pauses, station.pause, lane.alarm.set)
             if station.flow.tick is not None:
-                ticks = Ticks(station.queue.name, station.flow.tick)
+                ticks = Ticks(station.queue.name, station.flow.tick, self._clock)
                 self._repeat(f"ticks {station.queue.name}", ticks.round)
         for n, together in enumerate(places.values(), 1):
             self._repeat(f"pauses {n}", together.round)

@@ -13,7 +13,6 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from ..errors import without_statements
-from .repeats import OnceHandler
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -44,7 +43,7 @@ def configure_logging(level: str = "") -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    handler = OnceHandler(sys.stderr)
+    handler = logging.StreamHandler()
     handler.setFormatter(_Formatter(shared, render))
     logging.basicConfig(level=name, handlers=[handler], force=True)
     # No line shows where it was written. Finding that out is half of its cost, and this is how Python's own

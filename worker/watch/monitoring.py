@@ -16,7 +16,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from ..errors import WorkerError
-from ..log import log
+from ..log import Reminder, log
 
 #: How long a client may take to send its request, and to read the response.
 CLIENT_SECONDS = 5.0
@@ -87,6 +87,7 @@ def respond(
 
 def _chosen(pages: Mapping[str, WSGIApplication]) -> WSGIApplication:
     """The page that a request's path names."""
+    failure = Reminder()
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
@@ -96,7 +97,8 @@ def _chosen(pages: Mapping[str, WSGIApplication]) -> WSGIApplication:
         try:
             return pages[path](environ, start_response)
         except Exception:  # an application's own metrics may raise anything
-            log.exception("a monitoring page fails", path=path)
+            if failure.is_due():
+                log.exception("a monitoring page fails", path=path)
             failed = "It failed; the log says why."
             return respond(start_response, failed, HTTPStatus.INTERNAL_SERVER_ERROR)
 
