@@ -1,4 +1,4 @@
-"""Mistakes, each planted to see that a scenario finds it: ``make explore SELF=1``."""
+"""Mistakes, each planted to see that a search finds it."""
 
 import inspect
 import textwrap

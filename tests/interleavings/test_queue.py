@@ -1,36 +1,20 @@
 """The queue's scripts in every order."""
 
 import random
-from collections.abc import Iterator
 
 import pytest
 import redis
 from structlog.testing import capture_logs
 
-from devtools.valkey import Valkey
-from tests.conftest import missing
 from tests.interleavings.explorer import explore
 from tests.interleavings.lanes import ConsumerWorld, LaneWorld, RecurringWorld
 from tests.interleavings.mistakes import IN_PYTHON, MISTAKES, planted, planted_in_python
 from tests.interleavings.queue_world import QueueWorld
 from tests.interleavings.scenarios import CONSUMERS, LARGE, PAIRS, RECURRING, SCENARIOS, TRIPLES
 from tests.length import quick_first
-from worker import connect
 
 #: The same triples in each run, so many steps of each; `make explore` has others.
 SEED, SAMPLE, MOST_STEPS = 1, 20, 2000
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
-    server = Valkey(tmp_path_factory.mktemp("interleavings"))
-    try:
-        server.start()
-    except (RuntimeError, OSError) as error:
-        missing("Valkey server", error)
-    with connect(server.url, timeout_seconds=5) as client:
-        yield client
-    server.stop()
 
 
 @pytest.mark.parametrize("line", SCENARIOS)
