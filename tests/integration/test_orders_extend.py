@@ -1,6 +1,5 @@
 """A deadline is moved once per version, within bounds, and its check moves with it."""
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -25,14 +24,12 @@ from orders.order.repository import OrderRepository
 from orders.sql.database import reading
 from orders.sql.expressions import later, now
 from orders.sql.ids import new_id
-from orders.sql.tables import order_events, orders, unpaid_orders
+from orders.sql.tables import orders, unpaid_orders
 from tests.clock import bound
-from tests.conftest import Api, Shop, opened
+from tests.conftest import Api, Shop
 from tests.expiring import expire_now
-from tests.integration.test_orders_races import RACES, cancel, expire, pay, place_overdue
 from tests.integration.test_orders_statements import waiting
 from tests.integration.workers import frozen
-from tests.races import duels
 from tests.states import states
 
 #: Of a shop in tests: what `Timeouts` allows.
@@ -186,61 +183,6 @@ def test_an_extension_that_waited_is_scheduled_from_then(shop: Shop) -> None:
     extended, waited_at = found
     left = (extended.expires_at - waited_at) / timedelta(milliseconds=1)
     assert shop.scheduler.scheduled[-1][1] <= left
-
-
-# -- races ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def busy(migrated_url: str) -> Iterator[Shop]:
-    """A shop that waits its turn for as long as it takes."""
-    with opened(migrated_url, lock_timeout_seconds=60, statement_timeout_seconds=60) as made:
-        yield made
-
-
-def move(shop: Shop, order: Order) -> bool:
-    """Whether the deadline was moved from what it was at first."""
-    try:
-        extend(shop, order, order.created_at + timedelta(hours=1), 1)
-    except (AlreadyPaid, OrderCancelled, PreconditionFailed):
-        return False
-    return True
-
-
-RIVALS = {"pay": pay, "cancel": cancel, "expire": expire, "extend": move}
-
-
-@pytest.mark.parametrize("name", RIVALS)
-def test_an_extension_and_its_rival_agree_on_who_came_first(busy: Shop, name: str) -> None:
-    shop = busy
-    shop.stock("tea", 3 * RACES)
-    placed = place_overdue(shop, [{"tea": 1 + n % 3} for n in range(RACES)])
-    mine, theirs = duels(partial(move, shop), partial(RIVALS[name], shop), placed, step_us=50)
-    extended, rival = {order.id for order in mine}, {order.id for order in theirs}
-
-    everyone = {order.id for order in placed}
-    if name in ("expire", "extend"):  # only one of them can
-        assert not extended & rival
-        assert extended | rival == everyone
-    else:  # the rival comes first, or second
-        assert rival == everyone
-    assert min(len(extended), len(everyone - extended)) >= max(1, RACES // 50), (
-        "one was always first"
-    )
-    told = everyone if name == "extend" else extended
-    statuses = shop.statuses()
-    with reading(shop.engine) as connection:
-        kinds: dict[str, list[str]] = {order_id: [] for order_id in everyone}
-        for row in connection.execute(sa.select(order_events).order_by(order_events.c.id)):
-            kinds[row.order_id].append(row.type)
-        versions = dict(connection.execute(sa.select(states.c.order_id, states.c.version)).all())
-    for order_id, found in kinds.items():
-        assert versions[order_id] == len(found), "the version counts the order's changes"
-        assert found[1:].count("order.extended") == (order_id in told)
-        assert "order.extended" not in found[2:], "nothing is extended after its end"
-        ended = order_id in rival and name != "extend"
-        assert (statuses[order_id] != "unpaid") == ended
-    shop.check(tea=3 * RACES)
 
 
 # -- a worker in a process of its own ------------------------------------------------------

@@ -1,7 +1,5 @@
 """Who comes first is open; that only one does is not. Every thread's error fails its test."""
 
-import itertools
-import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -16,8 +14,6 @@ from sqlalchemy.dialects import postgresql
 
 from devtools.processes import wait_until
 from orders.errors import (
-    AlreadyPaid,
-    KeyInFlight,
     OutOfStock,
     ReferenceReused,
     RefundTooLarge,
@@ -27,12 +23,11 @@ from orders.order import operations
 from orders.order.domain import Entry, Order
 from orders.order.repository import OrderRepository
 from orders.order.service import Placed
-from orders.sql.database import reading
-from orders.sql.tables import orders, stock_items, unpaid_orders
+from orders.sql.tables import stock_items, unpaid_orders
 from tests.conftest import Shop, opened
 from tests.expiring import expire_now
 from tests.length import rounds
-from tests.races import duels, together
+from tests.races import together
 from worker.records.outages import sqlstate
 
 
@@ -55,68 +50,8 @@ def place_overdue(shop: Shop, baskets: list[dict[str, int]]) -> list[Order]:
     return placed
 
 
-#: How often each pair of operations meets. ``RACES=10000`` for a long look.
-RACES = int(os.environ.get("RACES", rounds(40, 300)))
-pytestmark = pytest.mark.timeout(max(300, RACES))
-
-
-def pay(shop: Shop, order: Order) -> bool:
-    paid = shop.pay(order).payment
-    assert paid.reason in (None, "order_cancelled", "already_paid")
-    return paid.status == "applied"
-
-
-def cancel(shop: Shop, order: Order) -> bool:
-    """Whether it was cancelled on request, by whomever: two requests are both told so."""
-    try:
-        return shop.service.cancel(shop.client, order.id).cancel_reason == "requested"
-    except AlreadyPaid:
-        return False
-
-
-def expire(shop: Shop, order: Order) -> bool:
-    """Whether the order has expired. One that was skipped is being ended by somebody else."""
-    expire_now(shop.service, [order.id])
-    return shop.service.order(shop.client, order.id).cancel_reason == "expired"
-
-
-def repeat(shop: Shop, order: Order) -> bool:
-    """The request that placed the order, again."""
-    of_order = sa.select(orders.c.idempotency_key).where(orders.c.id == order.id)
-    with reading(shop.engine) as connection:
-        key = connection.execute(of_order).scalar_one()
-    quantities = {item.sku: item.quantity for item in order.items}
-    again = shop.service.place(shop.new(key, quantities=quantities))
-    assert again.replayed
-    assert again.order == order
-    return False
-
-
-OPERATIONS = {"pay": pay, "cancel": cancel, "expire": expire, "repeat": repeat}
-
-
-@pytest.mark.parametrize(
-    "names", [*itertools.combinations_with_replacement(OPERATIONS, 2)], ids="-".join
-)
-def test_two_operations_on_one_order_have_one_winner(shop: Shop, names: tuple[str, str]) -> None:
-    shop.stock("tea", 3 * RACES)
-    placed = place_overdue(shop, [{"tea": 1 + n % 3} for n in range(RACES)])
-    first, second = (partial(OPERATIONS[name], shop) for name in names)
-    won = [{order.id for order in each} for each in duels(first, second, placed, step_us=50)]
-
-    tables = shop.tables()
-    statuses = shop.statuses()
-    ended = {order_id for order_id, status in statuses.items() if status != "unpaid"}
-    assert won[0] | won[1] == ended == (set() if names == ("repeat", "repeat") else {*statuses})
-    if names[0] != names[1] or names[0] == "pay":
-        assert not won[0] & won[1]
-    if names[1] != "repeat" and names[0] != names[1]:
-        assert min(len(won[0]), len(won[1])) >= max(1, RACES // 50), "one of them was always first"
-    paid = {order_id for order_id, status in statuses.items() if status == "paid"}
-    applied = [row[1] for row in tables["payments"] if row[6] == "applied"]
-    assert sorted(applied) == sorted(paid)
-    assert len(tables["payments"]) == names.count("pay") * RACES
-    shop.check(tea=3 * RACES)
+#: How often twins meet.
+RACES = rounds(40, 300)
 
 
 def test_twins_make_one_order_and_share_its_answer(shop: Shop) -> None:
@@ -137,27 +72,6 @@ def test_twins_make_one_order_and_share_its_answer(shop: Shop) -> None:
         assert answers[0].order == answers[1].order
     assert len(shop.tables()["orders"]) == RACES
     shop.check(**{f"sku-{n}": 1 for n in range(RACES)})
-
-
-def test_of_two_payments_one_is_applied_and_one_due_back(shop: Shop) -> None:
-    shop.stock("tea", 100)
-    placed = place_overdue(shop, [{"tea": 1}] * 20)
-
-    def pay() -> list[str]:
-        return [shop.pay(order).payment.status for order in placed]
-
-    for pair in zip(*together(pay, pay), strict=True):
-        assert sorted(pair) == ["applied", "refund_due"]
-    shop.check(tea=100)
-
-
-def test_one_reference_sent_by_many_is_one_payment(shop: Shop) -> None:
-    shop.stock()
-    [order] = place_overdue(shop, [{"tea": 1}])
-    paid = together(*[lambda: shop.pay(order, "r-1")] * 8)
-    assert sorted(payment.replayed for payment in paid) == [False] + [True] * 7
-    assert len({payment.payment for payment in paid}) == 1
-    shop.check(tea=100)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["paid", "due back"])
@@ -286,22 +200,6 @@ def test_orders_for_the_same_skus_share_out_the_stock(shop: Shop) -> None:
     assert sum(together(*(lambda seed=seed: place(seed) for seed in range(8)))) == 24
     assert [shop.shelf(sku) for sku in skus] == [(24, 24)] * 4
     shop.check(**dict.fromkeys(skus, 24))
-
-
-def test_one_key_sent_by_many_makes_one_order(shop: Shop) -> None:
-    shop.stock()
-
-    def place() -> Any:
-        try:
-            return shop.service.place(shop.new("same"))
-        except KeyInFlight:
-            return None
-
-    answers = [answer for answer in together(*[place] * 8) if answer is not None]
-    assert [answer.replayed for answer in answers].count(False) == 1
-    assert all(answer.order == answers[0].order for answer in answers)
-    assert len(shop.tables()["orders"]) == 1
-    assert shop.shelf() == (100, 1)
 
 
 # -- one lock order ------------------------------------------------------------------------
