@@ -27,7 +27,8 @@ from tests.interleavings.test_statements import search
 from tests.interleavings.turns_world import TurnsWorld
 from tests.interleavings.webhook_world import webhook_world
 
-pytestmark = pytest.mark.slow
+#: On a busy machine, a search of all scenarios takes minutes.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 #: What can be searched: worlds, and their scenarios.
 Searches = list[tuple[Callable[[], QueueWorld | LaneWorld | TurnsWorld], list[str]]]
 
