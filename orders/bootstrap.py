@@ -173,7 +173,6 @@ def guard_of(services: Services) -> Guard:
     limits = Limits(
         door_seconds=settings.door_freeze_after_seconds,
         clock_seconds=settings.clock_freeze_jump_seconds,
-        brake_factor=settings.brake_factor,
         at_most_seconds=settings.freeze_at_most_seconds,
     )
 

@@ -76,14 +76,12 @@ class Settings:
     #: per second at most.
     retention_days: Annotated[int, Field(ge=0, le=36_500)] = 0
     retention_per_second: Annotated[int, Field(ge=1, le=10_000)] = 100
-    #: The folder where orders are written before they are deleted; empty: they are not.
     #: Whether webhooks may go to private addresses and any port, as on a developer's machine.
     webhook_allow_private: bool = False
     #: What makes a worker stop cancelling by itself, 0 never: how long no API process has served, how far
-    #: the database's clock jumped, how many times more orders are due than were promised to be.
+    #: the database's clock jumped.
     door_freeze_after_seconds: Annotated[float, Field(ge=0)] = 15.0
     clock_freeze_jump_seconds: Annotated[float, Field(ge=0)] = 2.0
-    brake_factor: Annotated[float, Field(ge=0)] = 20.0
     #: For how long, unless the cause is gone or a person thaws before.
     freeze_at_most_seconds: Annotated[float, Field(ge=1, le=86_400)] = 3600.0
     #: Where the API and the worker serve /metrics; None: nowhere.

@@ -66,7 +66,6 @@ def timeout_flow(
         not_after = None
         try:
             if guard is not None:
-                guard.before_cancelling(connection, ids)
                 not_after = guard.not_after()
             left = orders.expire(connection, ids, report, not_after)
         except StorageUnavailable as error:

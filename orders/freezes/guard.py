@@ -1,4 +1,4 @@
-"""Freezes that open by themselves: when payers cannot reach us, when a clock jumps, when far more is due than was promised.
+"""Freezes that open by themselves: when payers cannot reach us, and when a clock jumps.
 
 Each worker looks about once a second, whatever Redis does, and before it cancels after it could not.
 """
@@ -6,7 +6,7 @@ Each worker looks about once a second, whatever Redis does, and before it cancel
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from orders.errors import FreezeNotFound, KeyReused, StorageUnavailable
 from orders.freezes.clock import ClockWatch, Look, uptime_ms
 from orders.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, FreezeState
 from orders.freezes.service import Freezes
-from orders.freezes.signs import BRAKE, CLOCK, DOOR, Signs
+from orders.freezes.signs import CLOCK, DOOR, Signs
 from orders.sql.errors import translated
 
 log = structlog.get_logger("orders")
@@ -32,11 +32,6 @@ REDIS_MS = 10_000.0
 AGREES_MS = 60_000.0
 #: Beyond the clock's latest time, for rounding.
 ROUNDING_MS = 2.0
-#: The brake looks at a sample of a large batch so often, and after so many orders of small ones.
-BRAKE_MS = 200.0
-LARGE_BATCH, BRAKE_EVERY, SAMPLE = 100, 1000, 20
-#: Fewer overdue orders are never braked.
-LEAST_BRAKED = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +40,11 @@ class Limits:
 
     door_seconds: float
     clock_seconds: float
-    brake_factor: float
     at_most_seconds: float
 
 
 class Guard:
-    """Raises StorageUnavailable from every method but `not_after` while the database does not answer."""
+    """Raises StorageUnavailable from every method while the database does not answer."""
 
     def __init__(
         self,
@@ -74,7 +68,6 @@ class Guard:
         #: The freeze that waits for the clock to agree again, and since when it does.
         self._clock_freeze: str | None = None
         self._agrees_since: float | None = None
-        self._unchecked, self._checked_at = BRAKE_EVERY, float("-inf")
         self._fails = False
         self._lock = threading.Lock()
 
@@ -91,38 +84,27 @@ class Guard:
             self._looked_at = after
 
     def not_after(self) -> datetime | None:
-        """The latest that SQL's clock can show now, unless it jumped: what is due later must not be cancelled."""
+        """The latest that SQL's clock can show now, unless it jumped: what is due later must not be cancelled.
+
+        Looks first if that was not possible lately. An error of its own must not count against orders:
+        it is logged, and they go on.
+        """
+        if self._own_ms() > self._looked_at + FRESH_MS:
+            try:
+                with translated():
+                    self.look()
+            except StorageUnavailable:
+                raise
+            except Exception:
+                if not self._fails:
+                    log.exception("guard failed")
+                self._fails = True
+            else:
+                self._fails = False
         latest = self._sql.latest_ms(self._own_ms()) if self._limits.clock_seconds else None
         return (
             None if latest is None else datetime.fromtimestamp((latest + ROUNDING_MS) / 1000, UTC)
         )
-
-    def before_cancelling(self, connection: sa.Connection, order_ids: Sequence[str]) -> None:
-        """Look first if that was not possible lately, and brake if far more is due than was promised.
-
-        An error of its own must not count against orders: it is logged, and they go on.
-        """
-        own_ms = self._own_ms()
-        must_look = own_ms > self._looked_at + FRESH_MS
-        may_brake = self._may_brake(len(order_ids), own_ms)
-        if not (must_look or may_brake):
-            return
-        try:
-            with translated():
-                if must_look:
-                    self.look()
-                if may_brake:
-                    self._brake(connection, order_ids)
-        except StorageUnavailable:
-            if may_brake:
-                self._unchecked, self._checked_at = BRAKE_EVERY, float("-inf")
-            raise
-        except Exception:
-            if not self._fails:
-                log.exception("guard failed")
-            self._fails = True
-        else:
-            self._fails = False
 
     # -- the door --------------------------------------------------------------------------
 
@@ -201,27 +183,6 @@ class Guard:
         elif look.after_ms - self._agrees_since >= AGREES_MS:
             self._freezes.thaw_all(CLOCK)
             self._clock_freeze = None
-
-    # -- the brake -------------------------------------------------------------------------
-
-    def _may_brake(self, orders: int, own_ms: float) -> bool:
-        if not self._limits.brake_factor or own_ms < self._checked_at + BRAKE_MS:
-            return False
-        self._unchecked += orders
-        if self._unchecked < BRAKE_EVERY and orders < LARGE_BATCH:
-            return False
-        self._unchecked, self._checked_at = 0, own_ms
-        return True
-
-    def _brake(self, connection: sa.Connection, order_ids: Sequence[str]) -> None:
-        step = max(1, len(order_ids) // SAMPLE)
-        sample, signs = order_ids[::step][:SAMPLE], Signs(connection)
-        if 2 * signs.count_moved(sample) < len(sample) or signs.is_braked():
-            return
-        due, moved = signs.count_overdue()
-        foreseen = due - moved
-        if due >= LEAST_BRAKED and due > self._limits.brake_factor * foreseen:
-            self._open(BRAKE, "More than 1,000 orders are due before what they were promised.")
 
     # -- freezes ---------------------------------------------------------------------------
 

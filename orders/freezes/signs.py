@@ -1,7 +1,7 @@
 """What each look of the guard reads, and the signs of API processes, in SQL."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
 
@@ -11,11 +11,10 @@ from sqlalchemy.dialects.postgresql import insert
 
 from orders.errors import StorageUnavailable
 from orders.order.waiting import HOLDS
-from orders.sql.expressions import Id, clock, ids, later, now, one_of, text_literal, unindexed
+from orders.sql.expressions import Id, clock, later, now, text_literal
 from orders.sql.ids import new_id
 from orders.sql.keeping import api_signs, freezes
 from orders.sql.statements import made_of
-from orders.sql.tables import order_events, orders, unpaid_orders
 from orders.sql.transactions import Service
 
 log = structlog.get_logger("orders")
@@ -25,9 +24,7 @@ SIGN_SECONDS = 3.0
 #: Signs of processes that ended are kept for so long: one from before says that there is an API.
 KEPT_MS = sa.literal_column("-86400000", sa.BigInteger)
 #: Who opened the freezes that nobody did.
-DOOR, CLOCK, BRAKE = "door", "clock", "brake"
-#: Overdue orders that are counted at most.
-MOST_COUNTED = 20_000
+DOOR, CLOCK = "door", "clock"
 
 p = sa.bindparam
 _row = insert(api_signs).values(process=p("for_process", type_=Id), at=now())
@@ -48,44 +45,6 @@ LOOK = sa.select(
     sa.select(sa.func.max(api_signs.c.at)).scalar_subquery().label("signed_at"),
     _is_open(DOOR).label("is_shut"),
 )
-# Whether a brake still holds: a thawed one does until every order has its time back.
-IS_BRAKED = sa.select(
-    sa.exists(sa.select(freezes.c.id).where(HOLDS, freezes.c.opened_by == text_literal(BRAKE)))
-)
-_extended_to = order_events.c.data.op("->>", return_type=sa.String())(text_literal("expires_at"))
-# What each order was promised: when it was placed, or by the last event that moved its deadline.
-_promised = sa.case(
-    (
-        unpaid_orders.c.version == sa.literal_column("1"),
-        sa.select(later(orders.c.created_at, orders.c.timeout_ms))
-        .where(orders.c.id == unpaid_orders.c.order_id)
-        .scalar_subquery(),
-    ),
-    else_=sa.select(sa.cast(_extended_to, unpaid_orders.c.expires_at.type))
-    .where(
-        order_events.c.order_id == unpaid_orders.c.order_id,
-        order_events.c.type == text_literal("order.extended"),
-    )
-    .order_by(order_events.c.id.desc())
-    .limit(sa.literal_column("1"))
-    .scalar_subquery(),
-)
-_is_moved = unpaid_orders.c.expires_at < _promised
-# How many of these orders expire before what they were promised.
-COUNT_MOVED = sa.select(sa.func.count()).where(
-    one_of(unpaid_orders.c.order_id, ids("ids")), unindexed(_is_moved)
-)
-_overdue = (
-    sa.select(_is_moved.label("is_moved"))
-    .where(unpaid_orders.c.expires_at <= now())
-    .order_by(unpaid_orders.c.expires_at, unpaid_orders.c.order_id)
-    .limit(sa.literal_column(str(MOST_COUNTED), sa.Integer))
-    .subquery()
-)
-# How many orders are overdue, and how many of them before what they were promised.
-COUNT_OVERDUE = sa.select(
-    sa.func.count().label("due"), sa.func.count().filter(_overdue.c.is_moved).label("moved")
-).select_from(_overdue)
 
 
 class Looked(NamedTuple):
@@ -98,14 +57,7 @@ class Looked(NamedTuple):
     is_shut: bool
 
 
-class DueCount(NamedTuple):
-    """How many orders are overdue, and how many of them before what they were promised."""
-
-    due: int
-    moved: int
-
-
-LOOKED, OVERDUE = made_of(Looked), made_of(DueCount)
+LOOKED = made_of(Looked)
 
 
 class Signs(Service):
@@ -122,18 +74,6 @@ class Signs(Service):
     def look(self) -> Looked:
         [looked] = self._all(LOOKED, LOOK)
         return looked
-
-    def is_braked(self) -> bool:
-        """Whether the brake holds orders."""
-        return bool(self._value(IS_BRAKED))
-
-    def count_moved(self, order_ids: Sequence[str]) -> int:
-        """How many of these orders expire before what they were promised."""
-        return int(self._value(COUNT_MOVED, ids=order_ids))
-
-    def count_overdue(self) -> DueCount:
-        [due] = self._all(OVERDUE, COUNT_OVERDUE)
-        return due
 
 
 def start_signing(signs: Signs, is_ready: Callable[[], bool]) -> Callable[[], None]:

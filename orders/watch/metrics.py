@@ -22,7 +22,7 @@ from orders.caches import SharedRead
 from orders.config import Settings
 from orders.errors import StorageUnavailable
 from orders.freezes.service import Freezes
-from orders.freezes.signs import BRAKE, CLOCK, DOOR
+from orders.freezes.signs import CLOCK, DOOR
 from orders.order.domain import RefundsDue
 from orders.order.repository import OrderRepository
 from orders.providers.domain import MOST_WAITING, WaitingMessages
@@ -50,7 +50,7 @@ POOL_SIZE = Gauge(
 # -- what the database holds ---------------------------------------------------------------
 
 #: Who opens freezes: the service by itself, by these rules, or a person.
-RULES, PERSON = (DOOR, CLOCK, BRAKE), "person"
+RULES, PERSON = (DOOR, CLOCK), "person"
 #: How long figures are cached, so that scrapes cannot be used to load the database.
 FIGURES_SECONDS = 5.0
 #: The most payments that are summed up, which bounds the cost of a scrape.

@@ -1,12 +1,9 @@
-"""Freezes that open by themselves: for a shut door, a clock that jumped, and far more than was promised."""
+"""Freezes that open by themselves: for a shut door, and a clock that jumped."""
 
 import itertools
 import threading
-from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from typing import Any
-from unittest.mock import Mock
 
 import click
 import pytest
@@ -21,19 +18,17 @@ from orders.errors import StorageUnavailable
 from orders.freezes.domain import FreezeState
 from orders.freezes.guard import REDIS_MS, Guard, Limits
 from orders.freezes.service import Freezes
-from orders.freezes.signs import BRAKE, CLOCK, DOOR, Looked, Signs, start_signing
+from orders.freezes.signs import CLOCK, DOOR, Looked, Signs, start_signing
 from orders.sql.database import autocommit
 from orders.sql.expressions import later, now
 from orders.sql.ids import new_id
 from orders.sql.keeping import api_signs
-from orders.sql.tables import order_events, orders, unpaid_orders
+from orders.sql.tables import unpaid_orders
 from orders.timeouts import flows
 from tests.conftest import Shop
 from worker import Task
 
-#: Fewer overdue orders are never braked.
-LEAST_BRAKED = 1000
-LIMITS = {"door_seconds": 15, "clock_seconds": 2, "brake_factor": 20, "at_most_seconds": 3600}
+LIMITS = {"door_seconds": 15, "clock_seconds": 2, "at_most_seconds": 3600}
 
 
 class Watched:
@@ -128,7 +123,7 @@ def test_a_freeze_that_opens_by_itself_is_bounded(shop: Shop) -> None:
 
 
 def test_each_rule_can_be_switched_off(shop: Shop) -> None:
-    watched = Watched(shop, door_seconds=0, clock_seconds=0, brake_factor=0)
+    watched = Watched(shop, door_seconds=0, clock_seconds=0)
     watched.sign(seconds_ago=20)
     watched.look()
     watched.sql_ahead_ms += 600_000
@@ -211,11 +206,10 @@ def test_a_command_does_not_sign_as_an_api_does(
 
 
 def test_the_flow_that_workers_run_has_a_guard(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched, asked = Watched(shop), list[Sequence[str]]()
+    watched = Watched(shop)
     watched.sign(seconds_ago=20)
     shop.expire_in(-1, order := shop.place())
     long_ago = datetime(2000, 1, 1, tzinfo=UTC)
-    monkeypatch.setattr(Guard, "before_cancelling", lambda _, __, ids: asked.append(ids))
     monkeypatch.setattr(Guard, "not_after", lambda _: long_ago)
     url = shop.engine.url.render_as_string(hide_password=False)
     services = bootstrap(Settings(database_url=url, redis_url="redis://127.0.0.1:1"))
@@ -228,7 +222,6 @@ def test_the_flow_that_workers_run_has_a_guard(shop: Shop, monkeypatch: pytest.M
     finally:
         services.close()
     assert [freeze.opened_by for freeze in watched.freezes.holding()] == [DOOR]
-    assert asked == [[order.id]]
 
 
 # -- the clock -------------------------------------------------------------------------------
@@ -335,139 +328,8 @@ def test_an_error_of_the_guard_counts_against_no_order(
             raise error
 
         monkeypatch.setattr(watched.guard._signs, "look", look)
-        with autocommit(watched.engine) as connection:
-            watched.guard.before_cancelling(connection, [])
+        watched.guard.not_after()
 
     raises(ValueError("a bug"))
     with pytest.raises(StorageUnavailable):
         raises(StorageUnavailable("gone"))
-
-
-# -- the brake -------------------------------------------------------------------------------
-
-
-def due(shop: Shop, count: int, *, moved: bool, version: int = 1) -> list[str]:
-    """Orders that are overdue: as they were promised, or because something moved their deadline."""
-    ids = [new_id() for _ in range(count)]
-    timeout = 1_800_000
-    past = later(now(), "for_ms")
-    with shop.service._engine.begin() as connection:
-        row = {"client_id": shop.client, "currency": "EUR", "total_minor": 1, "fingerprint": ""}
-        connection.execute(
-            sa.insert(orders).values(
-                id=sa.bindparam("order_id"),
-                idempotency_key=sa.bindparam("for_key"),
-                created_at=now() if moved else past,
-                timeout_ms=timeout,
-                **row,
-            ),
-            [{"order_id": each, "for_key": each, "for_ms": -timeout - 1000} for each in ids],
-        )
-        connection.execute(
-            sa.insert(unpaid_orders).values(
-                order_id=sa.bindparam("for_order"),
-                client_id=shop.client,
-                expires_at=later(now(), "for_ms"),
-                pieces=1,
-                version=version,
-            ),
-            [{"for_order": each, "for_ms": -1000} for each in ids],
-        )
-        # The times of one transaction differ by the statements' milliseconds: make them the same.
-        if not moved:
-            promised = sa.select(later(orders.c.created_at, orders.c.timeout_ms)).where(
-                orders.c.id == unpaid_orders.c.order_id
-            )
-            connection.execute(
-                sa.update(unpaid_orders)
-                .values(expires_at=promised.scalar_subquery())
-                .where(unpaid_orders.c.order_id.in_(ids))
-            )
-    return ids
-
-
-def braked(watched: Watched, ids: Sequence[str]) -> bool:
-    watched.guard._unchecked, watched.guard._checked_at = 0, float("-inf")
-    with autocommit(watched.engine) as connection:
-        watched.guard.before_cancelling(connection, ids)
-    return [freeze.opened_by for freeze in watched.freezes.holding()] == [BRAKE]
-
-
-CASES: list[Any] = [
-    ({"moved": LEAST_BRAKED}, True),
-    ({"moved": LEAST_BRAKED - 1}, False),
-    ({"foreseen": 2 * LEAST_BRAKED}, False),
-    ({"moved": LEAST_BRAKED, "foreseen": 60}, False),
-    ({"moved": LEAST_BRAKED, "foreseen": 40}, True),
-]
-
-
-@pytest.mark.parametrize(("given", "expected"), CASES)
-def test_far_more_than_was_promised_is_braked(
-    shop: Shop,
-    given: dict[str, int],
-    expected: bool,  # noqa: FBT001  pytest's
-) -> None:
-    watched = Watched(shop)
-    foreseen = due(shop, given.get("foreseen", 0), moved=False) if "foreseen" in given else []
-    moved = due(shop, given["moved"], moved=True) if "moved" in given else []
-    assert braked(watched, (moved or foreseen)[:500]) == expected
-
-
-def test_what_an_outage_left_unchecked_is_checked_afterwards(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watched = Watched(shop)
-    ids = due(shop, LEAST_BRAKED, moved=True)[:10]
-    with autocommit(watched.engine) as connection:
-        with monkeypatch.context() as outage:
-            gone = Mock(side_effect=StorageUnavailable("gone"))
-            outage.setattr(watched.guard._signs, "look", gone)
-            with pytest.raises(StorageUnavailable):
-                watched.guard.before_cancelling(connection, ids)
-        watched.guard.before_cancelling(connection, ids)
-    assert [freeze.opened_by for freeze in watched.freezes.holding()] == [BRAKE]
-
-
-def test_a_brake_is_pulled_once_until_somebody_consents(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watched = Watched(shop)
-    ids = due(shop, LEAST_BRAKED, moved=True)
-    for minute in ("2026-01-01T00:00", "2026-01-01T00:01"):
-        monkeypatch.setattr("orders.freezes.guard._text", lambda _, minute=minute: minute)
-        assert braked(watched, ids[:500]), "one freeze"
-    watched.freezes.thaw(watched.freezes.holding()[0].id, by="a person")
-    assert braked(watched, ids[:500])
-    [thawed] = watched.freezes.holding()
-    assert thawed.state is FreezeState.THAWING, "nobody brakes what a person has just let go"
-    watched.give_back()
-    assert braked(watched, ids[:500]), "what else is moved in the same minute"
-
-
-def test_deadlines_that_were_moved_on_record_are_not_braked(shop: Shop) -> None:
-    watched = Watched(shop)
-    ids = due(shop, LEAST_BRAKED, moved=True, version=2)
-    with watched.engine.begin() as connection:
-        expires = sa.func.to_char(
-            sa.func.timezone("UTC", unpaid_orders.c.expires_at), 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'
-        )
-        data = sa.func.json_build_object("expires_at", expires)
-        connection.execute(
-            sa.insert(order_events).from_select(
-                ["order_id", "client_id", "type", "at", "data"],
-                sa.select(
-                    unpaid_orders.c.order_id,
-                    unpaid_orders.c.client_id,
-                    sa.literal("order.extended"),
-                    now(),
-                    data,
-                ),
-            )
-        )
-    assert not braked(watched, ids[:500])
-    with watched.engine.begin() as connection:
-        connection.execute(
-            sa.update(unpaid_orders).values(expires_at=later(now(), "for_ms")), {"for_ms": -60_000}
-        )
-    assert braked(watched, ids[:500])

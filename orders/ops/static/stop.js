@@ -8,7 +8,7 @@ import { countdown, dateTime, plural, upTo } from "./format.js";
 const DURATIONS = [[900, "15 minutes"], [3600, "1 hour"], [14_400, "4 hours"], [86_400, "1 day"]];
 const EVERYTHING = "everything";
 const ORDERS = "order-timeout";
-const RULES = { door: "by itself, because payers cannot reach the service", clock: "by itself, because the database's clock jumped", brake: "by itself, because far more orders are due than were promised" };
+const RULES = { door: "by itself, because payers cannot reach the service", clock: "by itself, because the database's clock jumped" };
 
 /** By freeze id: when it ends on this page's clock. */
 let ends = new Map();
