@@ -89,7 +89,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
 
 
 @contextmanager
-def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show how far something has come on standard error, if that is a terminal. Call the result with each increment."""
     console = Console(stderr=True)
     columns = (SpinnerColumn(), "{task.description}", MofNCompleteColumn(), TimeRemainingColumn())

@@ -41,7 +41,6 @@ COMMANDS = {
     f"upcoming {OF_QUEUE} --limit 500": 0,
     f"workers {OF_QUEUE}": 0,
     f"doctor {FLOWS}": 2,  # no worker is running
-    f"rebuild {FLOWS} --dry-run": 0,
     f"dead list {OF_QUEUE}": 0,
     f"dead list {OF_QUEUE} --error NoSuchError": 0,
     f"dead show {DEAD[7]} {OF_QUEUE}": 0,
@@ -59,7 +58,7 @@ PAGE = [
 
 
 def flows() -> list[Flow]:
-    """One whose records list some of what waits as due soon, so that `doctor` and `rebuild` look for it."""
+    """One whose records list some of what waits as due soon, so that `doctor` looks for it."""
 
     def sweep(_after: float | None, before: float) -> Iterator[list[Due]]:
         for start in range(0, 5000 if before > 0 else 0, 500):

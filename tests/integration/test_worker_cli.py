@@ -22,7 +22,7 @@ import redis
 from devtools.processes import ROOT, run
 from devtools.valkey import Valkey
 from tests.contract.state import state
-from worker import DelayQueue, Due, Flow, Recurring, Task
+from worker import DelayQueue, Flow, Recurring, Task
 from worker.cli import main
 
 FLOWS = f"{__name__}:flows"
@@ -31,22 +31,6 @@ Command = Callable[..., str]
 
 def flows() -> list[Flow]:
     return [Flow(name="operated", handler=lambda _: None)]
-
-
-#: What the records of `listed` list as waiting: id -> delay in ms.
-RECORDS: dict[str, float] = {}
-
-
-def listed() -> list[Flow]:
-    """A flow with records, in pages of 100."""
-
-    def sweep(after: float | None, before: float) -> Iterator[list[Due]]:
-        low = float("-inf") if after is None else 1000 * after
-        rows = [Due(*row) for row in RECORDS.items() if low < row[1] <= 1000 * before]
-        for start in range(0, len(rows), 100):
-            yield rows[start : start + 100]
-
-    return [Flow(name="operated", handler=lambda _: None, sweep=sweep)]
 
 
 @pytest.fixture
@@ -438,67 +422,6 @@ def test_the_next_tasks_are_listed_in_local_time(
     assert len(command("upcoming", FLOWS, "--limit", "1").splitlines()) == 2
     monkeypatch.undo()
     time.tzset()
-
-
-# -- rebuild -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def records() -> Iterator[dict[str, float]]:
-    """2,500 records: some overdue, some due in a month."""
-    RECORDS.update({f"{n:04}": -5000 + n * 1_000_000 for n in range(2500)})
-    yield RECORDS
-    RECORDS.clear()
-
-
-LISTED = f"{__name__}:listed"
-
-
-def test_all_that_records_list_is_rebuilt(
-    command: Command,
-    redis_client: redis.Redis,
-    records: dict[str, float],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("worker.runtime.rebuild.MOST_LOST", 1000)
-    queue = DelayQueue(redis_client, "operated")
-    kept = [Due(task_id, delay) for task_id, delay in records.items() if int(task_id) % 2]
-    queue.schedule_many(kept)
-    missing = command("rebuild", LISTED, "--dry-run")
-    assert missing == "operated: 2,500 records read, 1,250 missing\n"
-    assert queue.stats().scheduled == 1250
-    assert command("rebuild", LISTED) == "operated: 2,500 records read, 1,250 restored\n"
-    assert {*state(queue)["scheduled"]} == {*records}
-    again = json.loads(command("rebuild", LISTED, "--json"))
-    assert again == {"queue": "operated", "read": 2500, "restored": 0}
-
-
-def test_what_is_done_while_it_is_rebuilt_is_not_restored(
-    command: Command,
-    redis_client: redis.Redis,
-    records: dict[str, float],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    queue = DelayQueue(redis_client, "operated")
-    restore = DelayQueue.restore
-
-    def done_meanwhile(self: DelayQueue, *args: Any, **settings: Any) -> Any:
-        found = restore(self, *args, **settings)
-        records.pop("0007", None)
-        return found
-
-    monkeypatch.setattr(DelayQueue, "restore", done_meanwhile)
-    assert "2,499 restored" in command("rebuild", LISTED)
-    assert "0007" not in state(queue)["scheduled"]
-
-
-@pytest.mark.usefixtures("records")
-def test_a_paused_queue_or_a_flow_without_a_sweep_is_not_rebuilt(
-    command: Command, redis_client: redis.Redis
-) -> None:
-    DelayQueue(redis_client, "operated").pause()
-    command("rebuild", LISTED, status=1)
-    command("rebuild", FLOWS, status=1)
 
 
 # -- stats --watch -------------------------------------------------------------------------

@@ -225,7 +225,6 @@ def test_a_pattern_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[s
         ["cancel"],
         ["pause"],
         ["resume"],
-        ["rebuild"],
     ],
     ids=" ".join,
 )

@@ -11,7 +11,7 @@ from .dead import dead
 from .doctor import doctor
 from .run import health, run
 from .stats import stats, upcoming, workers
-from .tasks import cancel, pause, rebuild, resume, run_now, schedule
+from .tasks import cancel, pause, resume, run_now, schedule
 
 #: The exit status that shells use for a command that SIGINT ended.
 INTERRUPTED = 130
@@ -60,7 +60,7 @@ def cli(**_: object) -> None:
 
 for command in (
     *(run, health, stats, upcoming, workers, doctor, dead),
-    *(schedule, run_now, cancel, pause, resume, rebuild),
+    *(schedule, run_now, cancel, pause, resume),
 ):
     cli.add_command(command)
 

@@ -1,4 +1,4 @@
-"""``schedule``, ``run-now``, ``cancel``, ``pause``, ``resume`` and ``rebuild``"""
+"""``schedule``, ``run-now``, ``cancel``, ``pause`` and ``resume``"""
 
 import getpass
 import os
@@ -9,14 +9,12 @@ from datetime import datetime
 import click
 import redis
 
-from ..console import AS_JSON, DURATION, print_json, progress, shown
+from ..console import AS_JSON, DURATION, print_json, shown
 from ..errors import WorkerError
-from ..findings import quantity
 from ..flow import Flow
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Cancelled, Scheduled
 from ..runtime import pauses
-from ..runtime import rebuild as engine
 from ..runtime.recurring import Recurring
 from .options import Chosen, FlowsNotNamed, NoSuchQueue, examples, of_flows, of_ids
 
@@ -194,37 +192,3 @@ def _warn_unless_served(queue: DelayQueue, flow: Flow | None) -> None:
 
 def _warn(text: str) -> None:
     click.echo(f"worker: warning: {text}", err=True)
-
-
-@click.command(
-    epilog=examples("""
-        rebuild
-        rebuild --dry-run                how many tasks are missing?
-        rebuild --flows reminders:flows --queue reminders""")
-)
-@of_flows
-@AS_JSON
-@click.option("--dry-run", is_flag=True, help="only count what is missing")
-def rebuild(named: Chosen, *, as_json: bool, dry_run: bool) -> None:
-    """Schedule everything that a flow's records list and Redis does not have.
-
-    Use it when Redis came back empty, for example. Workers restore by themselves what is due within the next
-    minute; this restores the rest, too. It is safe to run while workers do, and to repeat.
-    """
-    flows = [(flow.name, flow.sweep) for flow in named.flows() if flow.sweep is not None]
-    if not flows:
-        raise ValueError("none of these flows has a sweep, so there are no records to rebuild from")
-    client = named.client()
-    for name, sweep in flows:
-        state = engine.Progress()
-        with progress(f"rebuild {name}: records read") as advance:
-            for step in engine.rebuild(DelayQueue(client, name), sweep, look_only=dry_run):
-                advance(step.read - state.read)
-                state = step
-        if state.paused:
-            raise ValueError(f"{name} is paused: resume it first")
-        did = "missing" if dry_run else "restored"
-        if as_json:
-            print_json({"queue": name, "read": state.read, did: state.restored})
-        else:
-            click.echo(f"{name}: {quantity(state.read, 'record')} read, {state.restored:,} {did}")

@@ -115,5 +115,5 @@ def _lost_tasks(flow: Flow, sample: Callable[[], list[Due]], queue: DelayQueue) 
     return warning(
         "flow.tasks",
         f"{flow.name}: Redis has lost {len(lost)} of {soon}",
-        f"A running worker restores them within {flow.lookahead_seconds:g} s; `rebuild` restores everything at once.",
+        f"A running worker restores them within {flow.lookahead_seconds:g} s.",
     )

@@ -9,7 +9,7 @@ import reprlib
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from ..flow import MAX_SECONDS, Due, Sweep
+from ..flow import Due, Sweep
 from ..log import log
 from ..queue.delay_queue import DelayQueue
 from ..queue.formats import checked_due
@@ -92,23 +92,21 @@ class LostTasks:
             self._pages = self._read
             self._last_at = self.read_until
 
-    def still_listed(
-        self, read: ReadPages, now: float, *, to_the_end: bool = False
-    ) -> Iterator[list[Due]]:
+    def still_listed(self, read: ReadPages, now: float) -> Iterator[list[Due]]:
         """Read the records again, and yield those of these tasks that they still list.
 
-        Reads no more pages than the first time, unless ``to_the_end``: what was done since then is looked for
-        in vain, and after it comes all the rest. A task that new records have pushed further back is left out.
+        Reads no more pages than the first time: what was done since then is looked for in vain, and after it
+        comes all the rest. A task that new records have pushed further back is left out.
         """
         left = set(self.ids)
         if not left:
             return
         after = None if self._since is None else self._since - now
-        before = min(self._last_at - now + SLACK_SECONDS, MAX_SECONDS)
+        before = self._last_at - now + SLACK_SECONDS
         for number, page in enumerate(read(after, before), 1):
             still = [due for due in page.rows if due.id in left]
             left.difference_update([due.id for due in still])
             if still:
                 yield still
-            if not left or (number >= self._pages and not to_the_end):
+            if not left or number >= self._pages:
                 return
