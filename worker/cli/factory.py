@@ -4,10 +4,8 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
@@ -48,8 +46,7 @@ def _function(module: ModuleType, name: str, target: str) -> Callable[[], Iterab
     """The function ``name``. Raises FlowNotFound if there is none that can be called without arguments."""
     factory = getattr(module, name, None)
     if factory is None:
-        functions = [each for each, value in vars(module).items() if inspect.isfunction(value)]
-        hint = _meant(name, functions)
+        hint = ""
         if module.__name__ == ENGINE:
             hint = f" {ENGINE} is the engine's own name: give your module another."
         raise FlowNotFound(f"{target}: the module {module.__name__} has no function {name}.{hint}")
@@ -72,7 +69,7 @@ def _imported(name: str, target: str) -> ModuleType:
         return import_module(name)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
-            raise FlowNotFound(f"{target}: {error}.{_meant_module(name)}") from error
+            raise FlowNotFound(f"{target}: {error}.") from error
         # The application's code may raise anything: say where.
         raise FlowImportFailed(f"{_place(error)}: {described(error)}") from error
 
@@ -95,27 +92,3 @@ def _place(error: Exception) -> str:
         return f"{error.filename}, line {error.lineno}"
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{frame.filename}, line {frame.lineno}"
-
-
-# -- suggestions ---------------------------------------------------------------------------
-
-
-def _meant(name: str, names: Iterable[str], prefix: str = "") -> str:
-    close = get_close_matches(name, [*names], n=1)
-    return f" Did you mean {prefix}{close[0]}?" if close else ""
-
-
-def _meant_module(name: str) -> str:
-    """The module closest to a misspelt name, looked up part by part."""
-    parts = name.split(".")
-    for depth, part in enumerate(parts):
-        above = ".".join(parts[:depth])
-        parent = import_module(above) if above else None
-        if parent is not None and not hasattr(parent, "__path__"):
-            if hasattr(parent, part):
-                return f" Did you mean {above}:{part}?"
-            return ""
-        modules = [module.name for module in iter_modules(parent.__path__ if parent else None)]
-        if part not in modules:
-            return _meant(part, modules, f"{above}." if above else "")
-    return ""
