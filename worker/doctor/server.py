@@ -8,16 +8,11 @@ import redis
 from ..findings import Finding, clock_finding, failure, ok, quantity, warning
 from ..queue.delay_queue import DelayQueue
 from ..queue.operator_side import may_evict
-from ..queue.scripts import scripts
 
 #: The scripts need this version.
 OLDEST_VERSION = (6, 2)
 #: Memory in use that is worth a warning, as a fraction of ``maxmemory`` or, without a limit, of the machine's.
 NEARLY_FULL, HALF = 0.8, 0.5
-#: If a replica lags further behind, a failover to it would lose data.
-MAX_LAG_SECONDS = 10
-#: So many cached scripts mean that a program puts values into the text of its scripts.
-MANY_SCRIPTS = 5000
 
 Info = Mapping[str, Any]
 
@@ -35,7 +30,7 @@ def server_findings(
             "Give this user +info: it reads no data.",
         )
     else:
-        for check in (_version, _role, _eviction, _memory, _persistence, _scripts):
+        for check in (_version, _role, _eviction, _memory, _persistence):
             yield from check(info)
     for queue in queues:
         yield _rights(client, queue)
@@ -66,18 +61,6 @@ def _role(info: Info) -> Iterator[Finding]:
         advice = "Point REDIS_URL at the primary; a redis+sentinel:// URL always finds it."
         primary = f"{info.get('master_host')}:{info.get('master_port')}"
         yield failure("redis.role", f"a replica of {primary}, which takes no writes", advice)
-    count = int(info.get("connected_slaves", 0))
-    replicas = [info[f"slave{n}"] for n in range(count) if f"slave{n}" in info]
-    behind = [
-        f"{each.get('ip')}:{each.get('port')} ({each.get('state')}, {each.get('lag')} s)"
-        for each in replicas
-        if each.get("state") != "online" or int(each.get("lag", 0)) > MAX_LAG_SECONDS
-    ]
-    if behind:
-        advice = "A failover now would lose what it has not copied. See the replica's log."
-        yield warning("redis.replicas", f"behind: {', '.join(behind)}", advice)
-    else:
-        yield ok("redis.replicas", f"{count} connected" if count else "none")
 
 
 def _eviction(info: Info) -> Iterator[Finding]:
@@ -138,16 +121,6 @@ def _last_save(info: Info) -> str:
         return "never"
     ago = f"{int(now / 1_000_000 - at)} s ago" if now else "at an unknown time"
     return f"{ago} ({quantity(int(changes or 0), 'change')} since)"
-
-
-def _scripts(info: Info) -> Iterator[Finding]:
-    count = int(info.get("number_of_cached_scripts") or 0)
-    if count > MANY_SCRIPTS:
-        summary = f"{count:,} scripts are cached, and this engine has {len(scripts())}"
-        advice = "Another program puts values into the text of its scripts, which fills the memory."
-        yield warning("redis.scripts", summary, advice)
-    else:
-        yield ok("redis.scripts", f"{count} cached; scripts are loaded on first use")
 
 
 def _rights(client: redis.Redis, queue: DelayQueue) -> Finding:
