@@ -23,7 +23,7 @@ from orders.freezes.service import Freezes
 from orders.order.bulkhead import Bulkhead
 from orders.order.domain import Timeouts
 from orders.order.feed import Feed
-from orders.order.holdings import HoldingLimits
+from orders.order.limits import UnpaidLimits
 from orders.order.ports import Observer, nobody
 from orders.order.repository import read_order
 from orders.order.service import OrderService
@@ -31,7 +31,7 @@ from orders.providers.service import Providers
 from orders.queues import ATTEMPT_QUEUE, QUEUE, QUEUES, WEBHOOK_QUEUE
 from orders.retention.service import Retention
 from orders.sql.database import create_engine, create_watching_engine
-from orders.sql.keeping import queue_pauses
+from orders.sql.freeze_tables import queue_pauses
 from orders.stock.service import StockService
 from orders.watch.traces import NO_TRACES, Traces
 from orders.webhooks.service import WebhookPolicy, Webhooks
@@ -117,7 +117,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         engine,
         scheduler,
         _timeouts(settings),
-        HoldingLimits(settings.max_unpaid_orders, settings.max_held_pieces),
+        UnpaidLimits(settings.max_unpaid_orders, settings.max_held_pieces),
         placing,
         webhooks=webhook_scheduler,
         reminders=settings.webhook_expiring_minutes > 0,

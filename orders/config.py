@@ -37,7 +37,7 @@ class Settings:
     order_timeout_max_seconds: Annotated[float, Field(ge=0.001)] = 86_400.0
     #: How long payments under way keep an order beyond its deadline, all together.
     attempts_at_most_seconds: Annotated[float, Field(ge=0)] = 1800.0
-    #: What one client may hold without paying: unpaid orders, and the pieces in them. 0 is no limit.
+    #: What one client may reserve without paying: unpaid orders, and the pieces in them. 0 is no limit.
     max_unpaid_orders: Annotated[int, Field(ge=0)] = 10_000
     max_held_pieces: Annotated[int, Field(ge=0)] = 100_000
     #: How many overdue orders all workers together cancel per second; 0: as fast as it goes.

@@ -106,7 +106,7 @@ class OutOfStock(Conflict):
 
 
 class StockReserved(Conflict):
-    """That would leave less than unpaid orders hold."""
+    """That would leave less than unpaid orders reserve."""
 
 
 class AlreadyPaid(Conflict):
@@ -206,7 +206,7 @@ class TooManyUnpaidOrders(TooMuch, retry_after=10):
 
 
 class TooManyHeldPieces(TooMuch, retry_after=10):
-    """Your unpaid orders hold too many pieces."""
+    """Your unpaid orders reserve too many pieces."""
 
 
 class NotAvailable(OrderError, retry_after=2):

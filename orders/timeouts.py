@@ -16,12 +16,12 @@ from orders.freezes.flow import frozen, thaw_flow
 from orders.freezes.guard import Guard
 from orders.order.domain import CancelledOrder
 from orders.order.service import Report
-from orders.order.waiting import kept
+from orders.order.sparing import spared
 from orders.outages import outages
 from orders.retention.flow import retention_flow
 from orders.sql.database import session_settings
 from orders.sql.errors import LOCK_NOT_AVAILABLE, sqlstate
-from orders.sql.keeping import queue_pauses
+from orders.sql.freeze_tables import queue_pauses
 from orders.sql.tables import unpaid_orders
 from orders.watch.doctor import Doctor
 from orders.watch.locked import LockLog
@@ -87,7 +87,7 @@ def timeout_flow(
         services.engine,
         id=unpaid_orders.c.order_id,
         due=unpaid_orders.c.expires_at,
-        pending=~kept(unpaid_orders),
+        pending=~spared(unpaid_orders),
         decide=decide,
         queue=services.queue,
         timeout_seconds=settings.statement_timeout_seconds,

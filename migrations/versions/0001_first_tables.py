@@ -148,7 +148,7 @@ CREATE TABLE unpaid_orders (
   version integer DEFAULT '1' NOT NULL,
   pieces bigint NOT NULL,
   client_reference varchar(255),
-  under_way_until timestamptz,
+  kept_until timestamptz,
   CONSTRAINT pk_unpaid_orders PRIMARY KEY (order_id)
 );
 CREATE INDEX ix_unpaid_orders_expires ON unpaid_orders (expires_at, order_id)
@@ -313,7 +313,7 @@ CREATE TABLE freezes (
   CONSTRAINT ck_freezes_give_back_ms CHECK (give_back_ms >= 0),
   CONSTRAINT fk_freezes_client_id FOREIGN KEY(client_id) REFERENCES api_clients (id)
 );
-CREATE INDEX ix_freezes_holding ON freezes (ends_at, id) WHERE given_back_at IS NULL;
+CREATE INDEX ix_freezes_in_force ON freezes (ends_at, id) WHERE given_back_at IS NULL;
 CREATE INDEX ix_freezes_opened ON freezes (opened_at, id);
 CREATE TABLE payment_attempts (
   id uuid NOT NULL,

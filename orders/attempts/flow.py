@@ -18,7 +18,7 @@ from orders.bootstrap import Services
 from orders.errors import GatewayUnavailable, OrderError, StorageUnavailable
 from orders.outages import outages
 from orders.queues import ATTEMPT_QUEUE
-from orders.sql.keeping import payment_attempts, queue_pauses
+from orders.sql.freeze_tables import payment_attempts, queue_pauses
 from orders.webhooks.sender import WebhookSender
 from worker import Backoff, DelayQueue, Flow, NotDue, Outcome, Retry, Task
 from worker.records import Records

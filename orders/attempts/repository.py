@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from orders.attempts.domain import Attempt, AttemptOutcome, DueAttempt
-from orders.order.waiting import frozen
+from orders.order.sparing import frozen
 from orders.sql.expressions import (
     Id,
     Instant,
@@ -21,7 +21,7 @@ from orders.sql.expressions import (
     text_literal,
     unindexed,
 )
-from orders.sql.keeping import payment_attempts
+from orders.sql.freeze_tables import payment_attempts
 from orders.sql.statements import made_of, oldest_first
 from orders.sql.steps import Operation, Step, insertion
 from orders.sql.tables import (
@@ -132,9 +132,7 @@ def open_(step: Step) -> sa.Select[Any]:
         .where(one_of(unpaid.order_id, sa.select(opened.c.order_id)))
         # Of the row as it is once it is locked; nulls do not count.
         .values(
-            under_way_until=sa.func.greatest(
-                unpaid.under_way_until, until.scalar_subquery(), type_=Instant
-            )
+            kept_until=sa.func.greatest(unpaid.kept_until, until.scalar_subquery(), type_=Instant)
         ),
     )
     return sa.select(
@@ -196,7 +194,7 @@ def _of_order(value: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
     return row.correlate(payment_attempts).scalar_subquery()
 
 
-_bound = sa.func.coalesce(_of_order(unpaid.under_way_until), later(attempts.ends_at, "for_most_ms"))
+_bound = sa.func.coalesce(_of_order(unpaid.kept_until), later(attempts.ends_at, "for_most_ms"))
 # Attempts that are not settled. Of an order that has ended, a provider is asked for as long.
 GET_OPEN = sa.select(
     *attempts["id", "order_id", "client_id", "provider", "reference"],
@@ -253,8 +251,8 @@ def settle(step: Step) -> sa.Select[Any]:
     until = sa.select(
         sa.func.max(
             sa.case(
-                (other.c.asks, unpaid.under_way_until),
-                else_=sa.func.least(other.c.ends_at, unpaid.under_way_until),
+                (other.c.asks, unpaid.kept_until),
+                else_=sa.func.least(other.c.ends_at, unpaid.kept_until),
             )
         )
     ).where(
@@ -266,7 +264,7 @@ def settle(step: Step) -> sa.Select[Any]:
         "freed",
         sa.update(unpaid_orders)
         .where(one_of(unpaid.order_id, sa.select(settled.c.order_id)))
-        .values(under_way_until=until.correlate(unpaid_orders).scalar_subquery())
+        .values(kept_until=until.correlate(unpaid_orders).scalar_subquery())
         .returning(unpaid.order_id),
     )
     return sa.select(freed)

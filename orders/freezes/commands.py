@@ -95,13 +95,13 @@ def freeze(reason: str, seconds: int, client: str | None, give_back: int) -> Non
 def list_freezes(*, every: bool, as_json: bool) -> None:
     """List the freezes that are open or giving back time."""
     service = services().freezes
-    found = service.page(page_size=MOST_LISTED) if every else service.holding()
+    found = service.page(page_size=MOST_LISTED) if every else service.in_force()
     heads = "ID  STATE  SCOPE  ENDS  ORDERS  BY  REASON"
     print_list(found, FreezeOut, heads, _row, as_json=as_json)
 
 
 def _row(each: Freeze) -> tuple[str, ...]:
-    # Of those that hold, how many are concerned; of the others, how many got time back.
+    # Of those in force, how many are concerned; of the others, how many got time back.
     is_over = each.state is FreezeState.OVER
     orders = each.given_back if is_over else services().freezes.count(each.client, each.deadline)
     facts = (each.scope, time_of(each.ends_at), str(orders), each.opened_by, each.reason)

@@ -12,7 +12,7 @@ COMMAND_LINE = "command line"
 
 
 class FreezeState(StrEnum):
-    """Thawing: it has ended, and still holds until every order has its time back."""
+    """Thawing: it has ended, and is in force until every order has its time back."""
 
     OPEN = "open"
     THAWING = "thawing"
@@ -24,7 +24,7 @@ class Freeze:
     """A freeze."""
 
     id: str
-    #: The name of the client whose orders it holds; None: everybody's.
+    #: The name of the client whose orders it stops; None: everybody's.
     client: str | None
     reason: str
     opened_by: str
@@ -50,5 +50,5 @@ class Freeze:
 
     @property
     def deadline(self) -> datetime:
-        """When the orders that it holds expire: those that would have expired before."""
+        """When the orders that it stops expire: those that would have expired before."""
         return self.ends_at + timedelta(seconds=self.give_back_seconds)

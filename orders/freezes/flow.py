@@ -8,10 +8,10 @@ import structlog
 
 from orders.bootstrap import Services
 from orders.freezes.service import Freezes
-from orders.order.waiting import HOLDS
+from orders.order.sparing import IN_FORCE
 from orders.outages import outages
 from orders.queues import FREEZE_QUEUE
-from orders.sql.keeping import freezes, queue_pauses
+from orders.sql.freeze_tables import freezes, queue_pauses
 from worker import DelayQueue, Flow, Outcome, Retry, Task
 from worker.records import Records
 
@@ -36,7 +36,7 @@ def thaw_flow(services: Services) -> Flow:
         services.engine,
         id=freezes.c.id,
         due=freezes.c.ends_at,
-        pending=HOLDS,
+        pending=IN_FORCE,
         decide=decide,
         queue=DelayQueue(services.redis, FREEZE_QUEUE),
         # A call may begin its last statement at half of a statement's time.
@@ -53,7 +53,7 @@ def thaw_flow(services: Services) -> Flow:
 def frozen(services: Services) -> str:
     """What holds orders at the moment, in a sentence. Raises Unavailable."""
     with outages():
-        found = "; ".join(map(str, services.freezes.holding(MOST_NAMED)))
+        found = "; ".join(map(str, services.freezes.in_force(MOST_NAMED)))
     return f"frozen: {found}" if found else ""
 
 

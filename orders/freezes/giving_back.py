@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from orders.order.domain import EventType
 from orders.order.operations import move, rows_of
 from orders.order.ports import CheckScheduler, Observer, nobody
-from orders.order.waiting import HOLDS, is_of
+from orders.order.sparing import IN_FORCE, is_of
 from orders.sql.expressions import (
     Id,
     clock,
@@ -19,7 +19,7 @@ from orders.sql.expressions import (
     text_literal,
     unindexed,
 )
-from orders.sql.keeping import freezes
+from orders.sql.freeze_tables import freezes
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import unpaid_orders
 
@@ -45,18 +45,20 @@ def _one(row: sa.FromClause, name: str) -> sa.ColumnElement[Any]:
 
 @Operation
 def give_back(step: Step) -> sa.Select[Any]:
-    """Give some orders the time back that a freeze took: all that it holds and that were placed
+    """Give some orders the time back that a freeze took: all that it stops and that were placed
     before its end expire ``give_back_ms`` after that, or later.
 
-    When there is no such order any more, the freeze no longer holds. Returns rows of three kinds:
+    When there is no such order any more, the freeze is no longer in force. Returns rows of three kinds:
     ``extended``, an order and the milliseconds until it expires; ``delivery``, the id of a webhook
-    delivery; and ``freeze``, with 1 if it no longer holds. There is no such row if the freeze still
+    delivery; and ``freeze``, with 1 if it is no longer in force. There is no such row if the freeze still
     lasts, if it has given back before, and if another statement is at it.
     """
     freeze = step(
         "freeze",
         sa.select(freezes, later(freezes.c.ends_at, freezes.c.give_back_ms).label("deadline"))
-        .where(freezes.c.id == p("for_id", type_=Id), unindexed(HOLDS), freezes.c.ends_at <= now())
+        .where(
+            freezes.c.id == p("for_id", type_=Id), unindexed(IN_FORCE), freezes.c.ends_at <= now()
+        )
         .with_for_update(skip_locked=True, key_share=True),
     )
     placed_later = first_uuid7(later(_one(freeze, "ends_at"), MILLISECOND))

@@ -3,9 +3,9 @@
 import sqlalchemy as sa
 
 from orders.freezes.domain import Freeze, FreezeState
-from orders.order.waiting import HOLDS, is_of
+from orders.order.sparing import IN_FORCE, is_of
 from orders.sql.expressions import Instant, later, ms_until, now, text_literal, unindexed
-from orders.sql.keeping import freezes
+from orders.sql.freeze_tables import freezes
 from orders.sql.statements import made_of
 from orders.sql.steps import insertion
 from orders.sql.tables import api_clients, unpaid_orders
@@ -44,19 +44,19 @@ _is_client = _client.is_(None) | _client_id.is_not(None)
 OPEN = insertion(freezes, _row, _is_client).on_conflict_do_nothing().returning(freezes.c.id)
 IS_CLIENT = sa.select(_is_client)
 _of_id = freezes.c.id == p("for_id")
-_open = (_of_id, unindexed(HOLDS), freezes.c.ends_at > now())
+_open = (_of_id, unindexed(IN_FORCE), freezes.c.ends_at > now())
 # Move the end of an open freeze.
 PROLONG = sa.update(freezes).where(*_open).values(ends_at=_ends_at)
 # End an open freeze.
 THAW = sa.update(freezes).where(*_open).values(ends_at=now(), thawed_by=p("for_whom"))
 GET_FREEZE = _found.where(_of_id)
-# In how many milliseconds a freeze ends that holds.
-GET_LEFT_MS = sa.select(ms_until(freezes.c.ends_at)).where(_of_id, unindexed(HOLDS))
-# Freezes that hold, the one that ends first before the others.
-LIST_HOLDING = _found.where(HOLDS).order_by(freezes.c.ends_at, freezes.c.id).limit(p("most"))
+# In how many milliseconds a freeze ends that is in force.
+GET_LEFT_MS = sa.select(ms_until(freezes.c.ends_at)).where(_of_id, unindexed(IN_FORCE))
+# Freezes in force, the one that ends first before the others.
+LIST_IN_FORCE = _found.where(IN_FORCE).order_by(freezes.c.ends_at, freezes.c.id).limit(p("most"))
 # Open freezes that were opened by somebody, such as a rule.
 LIST_OPEN = _found.where(
-    HOLDS, freezes.c.ends_at > now(), freezes.c.opened_by == p("for_whom")
+    IN_FORCE, freezes.c.ends_at > now(), freezes.c.opened_by == p("for_whom")
 ).order_by(freezes.c.ends_at, freezes.c.id)
 _last = sa.tuple_(p("last_at", type_=Instant), p("last_id", type_=freezes.c.id.type))
 # Freezes, the latest first, from a page's end on.

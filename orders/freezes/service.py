@@ -1,10 +1,10 @@
-"""What can be done with freezes. While one holds, no order, or none of one client, is cancelled by timeout.
+"""What can be done with freezes. While one is in force, no order, or none of one client, is cancelled by timeout.
 
     freezes = Freezes(engine)
     freeze, _ = freezes.open("a client", reason="no card terminal", by="door", seconds=600)
     freezes.thaw(freeze.id, by="door")
 
-The statement that cancels reads them (see `orders.order.waiting`), so a freeze holds from its commit
+The statement that cancels reads them (see `orders.order.sparing`), so a freeze is in force from its commit
 on, whatever becomes of Redis and the workers. When it has ended, a flow gives the time back (see
 `orders.freezes.flow`).
 """
@@ -32,8 +32,8 @@ log = structlog.get_logger("orders")
 
 #: Orders beyond this number are not counted.
 MOST_COUNTED = 10_000
-#: Freezes that hold at a time, of which more are not shown.
-MOST_HOLDING = 100
+#: Freezes in force at a time, of which more are not shown.
+MOST_IN_FORCE = 100
 
 
 class Opened(NamedTuple):
@@ -108,9 +108,9 @@ class Freezes(Service):
         """Raises FreezeNotFound."""
         return self._one(repository.FREEZE, FreezeNotFound, repository.GET_FREEZE, for_id=freeze_id)
 
-    def holding(self, most: int = MOST_HOLDING) -> list[Freeze]:
-        """The freezes that hold orders: open and thawing ones, the one that ends first at the top."""
-        return self._all(repository.FREEZE, repository.LIST_HOLDING, most=most)
+    def in_force(self, most: int = MOST_IN_FORCE) -> list[Freeze]:
+        """The freezes in force: open and thawing ones, the one that ends first at the top."""
+        return self._all(repository.FREEZE, repository.LIST_IN_FORCE, most=most)
 
     def open_ones(self, by: str) -> list[str]:
         """The open freezes that were opened by ``by``, such as a rule."""
@@ -134,7 +134,7 @@ class Freezes(Service):
         return int(self._value(repository.COUNT_CONCERNED, **values))
 
     def left_ms(self, freeze_id: str) -> int | None:
-        """In how many milliseconds a freeze ends; None if it no longer holds."""
+        """In how many milliseconds a freeze ends; None if it is no longer in force."""
         left: int | None = self._value(repository.GET_LEFT_MS, for_id=freeze_id)
         return left
 

@@ -10,10 +10,10 @@ import structlog
 from sqlalchemy.dialects.postgresql import insert
 
 from orders.errors import StorageUnavailable
-from orders.order.waiting import HOLDS
+from orders.order.sparing import IN_FORCE
 from orders.sql.expressions import Id, clock, later, now, text_literal
+from orders.sql.freeze_tables import api_signs, freezes
 from orders.sql.ids import new_id
-from orders.sql.keeping import api_signs, freezes
 from orders.sql.statements import made_of
 from orders.sql.transactions import Service
 
@@ -35,11 +35,11 @@ FORGET = sa.delete(api_signs).where(api_signs.c.at < later(now(), KEPT_MS))
 
 
 def _is_open(rule: str) -> sa.ColumnElement[bool]:
-    held = (HOLDS, freezes.c.ends_at > now(), freezes.c.opened_by == text_literal(rule))
-    return sa.exists(sa.select(freezes.c.id).where(*held))
+    is_open = (IN_FORCE, freezes.c.ends_at > now(), freezes.c.opened_by == text_literal(rule))
+    return sa.exists(sa.select(freezes.c.id).where(*is_open))
 
 
-# The database's clock, the newest sign, and whether the door is held shut already.
+# The database's clock, the newest sign, and whether the door is shut already.
 LOOK = sa.select(
     clock().label("at"),
     sa.select(sa.func.max(api_signs.c.at)).scalar_subquery().label("signed_at"),

@@ -18,7 +18,7 @@ from orders.sql.expressions import later, now
 
 Json = dict[str, Any]
 
-#: How long the freezes that hold are shared by all who ask this process.
+#: How long the freezes in force are shared by all who ask this process.
 FRESH_SECONDS = 1.0
 #: More are not shown.
 MOST_SHOWN = 20
@@ -31,7 +31,7 @@ class ShownFreezes(Freezes):
     def __init__(self, engine: sa.Engine, watching: sa.Engine) -> None:
         super().__init__(engine)
         self._watching = watching
-        #: The freezes that hold orders, the one that ends first at the top; None if they are not known.
+        #: The freezes in force, the one that ends first at the top; None if they are not known.
         self.state = SharedRead(self._read_state, FRESH_SECONDS)
 
     def concerned(self, seconds: int) -> Json:
@@ -46,7 +46,7 @@ class ShownFreezes(Freezes):
         try:
             with reading(self._watching) as connection:
                 service = Freezes(connection)
-                found = service.holding(MOST_SHOWN)
+                found = service.in_force(MOST_SHOWN)
                 keys = [each.opened_by.removeprefix(KEY) for each in found if _is_key(each)]
                 rows = connection.execute(NAMES_OF_KEYS, {"ids": keys}) if keys else ()
                 names = {row.id: row.client for row in rows}
@@ -57,7 +57,7 @@ class ShownFreezes(Freezes):
         return [facts | {"orders": count} for facts, count in counts]
 
     def _counts(self, found: list[Freeze]) -> Iterator[int]:
-        """How many orders each holds; it ends at the first that takes too long to count."""
+        """How many orders each stops; it ends at the first that takes too long to count."""
         with suppress(StorageUnavailable, sa.exc.DBAPIError):
             for each in found:
                 yield Freezes(self._watching).count(each.client, each.deadline)

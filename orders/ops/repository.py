@@ -7,8 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from orders.order.sparing import spared
 from orders.order.states import client_of, ended_state, in_state, listed, unpaid_state
-from orders.order.waiting import kept
 from orders.sql.expressions import Instant, ids, later, ms_until, now, one_of
 from orders.sql.statements import FIRST, newest_ids, oldest_first
 from orders.sql.steps import insertion
@@ -40,26 +40,26 @@ _of_unpaid = (
 )
 # How many orders are unpaid, up to a number.
 COUNT_UNPAID = sa.select(sa.func.count()).select_from(_of_unpaid.subquery())
-_ended_at = sa.func.greatest(unpaid_orders.c.expires_at, unpaid_orders.c.under_way_until)
+_ended_at = sa.func.greatest(unpaid_orders.c.expires_at, unpaid_orders.c.kept_until)
 _late = (
     _of_unpaid.add_columns(ms_until(now(), _ended_at).label("ms"))
-    .where(unpaid_orders.c.expires_at <= now(), ~kept(unpaid_orders))
+    .where(unpaid_orders.c.expires_at <= now(), ~spared(unpaid_orders))
     .subquery()
 )
-# How many of them are overdue and kept by nothing, up to a number, and for how many milliseconds the longest.
+# How many of them are overdue and spared by nothing, up to a number, and for how many milliseconds the longest.
 COUNT_OVERDUE = sa.select(
     sa.func.count().label("orders"), sa.func.max(_late.c.ms).label("oldest_ms")
 ).select_from(_late)
 _owner = client_of(orders.c.client_id)
 _next = (
     unpaid_state()
-    .add_columns(unpaid_orders.c.under_way_until)
+    .add_columns(unpaid_orders.c.kept_until)
     .where(unpaid_orders.c.expires_at > sa.literal(FIRST.at, Instant))
     .order_by(unpaid_orders.c.expires_at, unpaid_orders.c.order_id)
     .limit(p("most"))
     .cte("page")
 )
-_ends_at = sa.func.greatest(_next.c.expires_at, _next.c.under_way_until)
+_ends_at = sa.func.greatest(_next.c.expires_at, _next.c.kept_until)
 # The unpaid orders that expire next, overdue ones first. One that is being paid waits for that.
 LIST_NEXT = in_state(_next, _owner, ms_until(_ends_at).label("expires_in_ms")).order_by(
     _next.c.expires_at, _next.c.order_id

@@ -5,7 +5,7 @@ that row ends the order, and writes its terminal event.
 
 Locks are taken in one order everywhere, so that operations cannot deadlock: existing orders by id,
 then stock by SKU. Nobody else sees a new order yet, so placing takes stock first. A request that is
-repeated while the first one runs holds the stock, but finds the order by its key without waiting for
+repeated while the first one runs locks the stock, but finds the order by its key without waiting for
 a payment of it.
 
 An operation is one statement, which sees what was committed when it began. So it decides by rows
@@ -22,8 +22,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.dml import ReturningDelete
 
 from orders.order.domain import CancelReason, EventType
+from orders.order.sparing import end_attempts, moved_with, spared
 from orders.order.states import client_of, in_state, unpaid_state, with_items
-from orders.order.waiting import end_attempts, kept, moved_with
 from orders.sql.expressions import (
     Id,
     Instant,
@@ -94,7 +94,7 @@ def _ending_of(ended: sa.FromClause) -> Ending:
 
 def _release(step: Step, cancelled: sa.FromClause, reason: CancelReason) -> sa.FromClause:
     """The steps after a cancellation: return the stock and write the events."""
-    _change_stock(step, _held_by(step, cancelled), lambda all_, _: {"reserved": -all_})
+    _change_stock(step, _reserved_by(step, cancelled), lambda all_, _: {"reserved": -all_})
     because, ending = {"reason": text_literal(reason)}, _ending_of(cancelled)
     event = event_of(cancelled, EventType.CANCELLED, cancelled.c.at, because, ending=ending)
     return add_events(step, event)
@@ -128,10 +128,10 @@ def lock(step: Step, order_id: sa.ColumnElement[str]) -> _Locked:
     return _Locked(is_open | sa.exists(sa.select(ended.c.id)), is_open)
 
 
-def _held_by(step: Step, ended: sa.FromClause) -> sa.FromClause:
-    """What these orders hold of each SKU."""
+def _reserved_by(step: Step, ended: sa.FromClause) -> sa.FromClause:
+    """What these orders reserve of each SKU."""
     return step(
-        "held",
+        "released",
         sa.select(order_items.c.sku, sa.func.sum(order_items.c.quantity).label("quantity"))
         .where(one_of(order_items.c.order_id, sa.select(ended.c.order_id)))
         .group_by(order_items.c.sku),
@@ -148,11 +148,11 @@ def _change_stock(
     lines: sa.FromClause,
     added: Callable[[Quantity, Quantity], dict[str, Quantity]],
     *,
-    held: Quantity | None = None,
+    reserved: Quantity | None = None,
     where: sa.FromClause | None = None,
 ) -> None:
     """For each line, add to the stock's columns what ``added`` returns, given the line's quantity
-    and how much of it is held; nothing unless there is a row in ``where``.
+    and how much of it is reserved; nothing unless there is a row in ``where``.
 
     It is an insert that always conflicts: it finds a row by its key, whatever the planner
     estimates, and reads the row as it is once it is locked. An update would read the row as of the
@@ -162,7 +162,7 @@ def _change_stock(
     row = {
         "sku": lines.c.sku,
         "on_hand": lines.c.quantity,
-        "reserved": lines.c.quantity if held is None else held,
+        "reserved": lines.c.quantity if reserved is None else reserved,
         "price_minor": ZERO,
         "currency": text_literal(""),
     }
@@ -270,7 +270,7 @@ REMINDERS = p("reminders", value=False, type_=sa.Boolean)
 
 
 def _line_of(quantity: Quantity) -> tuple[sa.ColumnElement[Any], ...]:
-    """A SKU in a basket, with what is left of it then, and how long it may be held: as was asked
+    """A SKU in a basket, with what is left of it then, and how long it may be reserved: as was asked
     for; or without, for its own timeout or the default.
     """
     least, most = p("for_min_ms", type_=sa.BigInteger), p("for_max_ms", type_=sa.BigInteger)
@@ -363,20 +363,20 @@ def _first_events(placed: sa.FromClause) -> tuple[sa.Select[Any], sa.Select[Any]
     )
 
 
-def _hold(step: Step, lines: sa.FromClause, placed: sa.FromClause) -> None:
-    """Hold what was placed. What is paid at once is not held: it leaves the shelf."""
+def _reserve(step: Step, lines: sa.FromClause, placed: sa.FromClause) -> None:
+    """Reserve what was placed. What is paid at once leaves the shelf instead."""
     _change_stock(
         step,
         lines,
-        lambda all_, held: {"reserved": held, "on_hand": held - all_},
-        held=sa.case((placed.c.is_free, ZERO), else_=lines.c.quantity),
+        lambda all_, reserved: {"reserved": reserved, "on_hand": reserved - all_},
+        reserved=sa.case((placed.c.is_free, ZERO), else_=lines.c.quantity),
         where=placed,
     )
 
 
 @Operation
 def place(step: Step) -> sa.Select[Any]:
-    """Insert an order and hold its stock if all of that is available, and if its key is new.
+    """Insert an order and reserve its stock if all of that is available, and if its key is new.
 
     An order that costs nothing is paid at once, and its stock sold. Returns a row for each SKU
     that was found, with what it has to spare; and with the basket's total and why it is refused,
@@ -399,7 +399,7 @@ def place(step: Step) -> sa.Select[Any]:
     )
     basket, placed = _insert_order(step, lines)
     deliveries = add_events(step, *_first_events(placed), reminders=REMINDERS)
-    _hold(step, lines, placed)
+    _reserve(step, lines, placed)
     return sa.select(
         *lines.c["sku", "price_minor", "currency", "spare"],
         *basket.c["refusal", "total"],
@@ -423,7 +423,7 @@ def move(
         .values(
             expires_at=deadline,
             version=unpaid_orders.c.version + 1,
-            under_way_until=moved_with(unpaid_orders, deadline),
+            kept_until=moved_with(unpaid_orders, deadline),
         )
         .returning(unpaid_orders, clock().label("at")),
     )
@@ -518,15 +518,19 @@ def pay(step: Step) -> sa.Select[Any]:
         "paid_at": "for_paid_at",
     }
     lost = order.c.reason == text_literal("lost")
-    is_kept = sa.func.coalesce(~lost & (order.c.reason != text_literal("unregistered")), sa.true())
+    is_recorded = sa.func.coalesce(
+        ~lost & (order.c.reason != text_literal("unregistered")), sa.true()
+    )
     payment = step(
         "payment",
-        insertion(payments, row, is_kept).on_conflict_do_nothing().returning(payments),
+        insertion(payments, row, is_recorded).on_conflict_do_nothing().returning(payments),
     )
     applied = sa.select(payment.c.order_id).where(payment.c.reason.is_(None))
     paid = step("paid", _end(now()).where(one_of(unpaid_orders.c.order_id, applied)))
     end_attempts(step, paid)
-    _change_stock(step, _held_by(step, paid), lambda all_, _: {"reserved": -all_, "on_hand": -all_})
+    _change_stock(
+        step, _reserved_by(step, paid), lambda all_, _: {"reserved": -all_, "on_hand": -all_}
+    )
     at, facts, same = payment.c.created_at, money(payment), paid.c.order_id == payment.c.order_id
     because = {**facts, "reason": payment.c.reason}
     is_due = payment.c.reason.is_not(None)
@@ -569,7 +573,7 @@ def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
         .where(
             one_of(unpaid_orders.c.order_id, ids("ids")),
             unindexed(unpaid_orders.c.expires_at <= sa.func.least(now(), NOT_AFTER)),
-            ~kept(unpaid_orders),
+            ~spared(unpaid_orders),
         )
         .order_by(unpaid_orders.c.order_id)
         .with_for_update(skip_locked=True),
@@ -605,7 +609,7 @@ def expire(step: Step) -> sa.Select[Any]:
     An order that is locked, because somebody is paying it, is skipped, not waited for; one that was
     paid after the statement began and before it took the lock is no longer unpaid. Returns rows of
     three kinds: ``unpaid``, an order that still is, with the milliseconds until it expires, negative
-    if it was skipped or is kept; ``delivery``, the id of a webhook delivery; and ``count``, how many orders
+    if it was skipped or is spared; ``delivery``, the id of a webhook delivery; and ``count``, how many orders
     were cancelled, in ms.
     """
     return _expire(step, in_detail=False)

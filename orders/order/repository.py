@@ -35,9 +35,10 @@ from orders.order.domain import (
     PaymentStatus,
     RefundsDue,
 )
-from orders.order.holdings import Holding
+from orders.order.limits import Unpaid
 from orders.order.operations import OWN_PAYMENT, WITH_KEY
 from orders.order.origin import Origin
+from orders.order.sparing import spared, spared_ms
 from orders.order.states import (
     ITEM,
     client_of,
@@ -49,7 +50,6 @@ from orders.order.states import (
     unpaid_state,
     with_items,
 )
-from orders.order.waiting import kept, kept_ms
 from orders.sql.acting import KEY_ID
 from orders.sql.errors import waited_for
 from orders.sql.expressions import Id, Instant, ids, ms_until, now, one_of
@@ -129,17 +129,17 @@ GET_ORDER = Operation(lambda _: _order_with_items.where(*_visible))
 GET_PLACED = Operation(lambda _: with_items(sa.select(orders).where(*_visible)))
 # The order that was placed with a key, as it was placed.
 GET_PLACED_WITH_KEY = Operation(lambda _: with_items(sa.select(orders).where(*WITH_KEY)))
-_held = (
+_unpaid = (
     sa.select(unpaid_orders.c.pieces)
     .where(unpaid_orders.c.client_id == p("for_client"))
     .limit(p("most"))
     .subquery()
 )
-# How many unpaid orders a client has, up to a number, and the pieces that those hold.
-COUNT_HELD = sa.select(
+# How many unpaid orders a client has, up to a number, and the pieces that those reserve.
+COUNT_UNPAID = sa.select(
     sa.func.count().label("unpaid"),
-    sa.cast(sa.func.coalesce(sa.func.sum(_held.c.pieces), 0), sa.BigInteger).label("pieces"),
-).select_from(_held)
+    sa.cast(sa.func.coalesce(sa.func.sum(_unpaid.c.pieces), 0), sa.BigInteger).label("pieces"),
+).select_from(_unpaid)
 # The items of a set of orders.
 GET_ITEMS = sa.select(order_items).where(one_of(order_items.c.order_id, ids("ids")))
 # An order's events, oldest first, from a page's end on.
@@ -175,18 +175,18 @@ LIST_PAYMENTS = _payments.where(
 # An order's payments, likewise, of any client.
 LIST_PAYMENTS_OF_ORDER = _payments.where(payments.c.order_id == p("for_order"))
 
-# Those of some orders that something keeps, and in how many milliseconds to look at them again.
-_kept = (
-    sa.select(unpaid_orders.c.order_id.label("id"), kept_ms(unpaid_orders).label("ms"))
+# Those of some orders that something spares, and in how many milliseconds to look at them again.
+_spared = (
+    sa.select(unpaid_orders.c.order_id.label("id"), spared_ms(unpaid_orders).label("ms"))
     .where(one_of(unpaid_orders.c.order_id, ids("ids")))
     .subquery()
 )
-GET_KEPT = Operation(lambda _: sa.select(_kept).where(_kept.c.ms.is_not(None)))
+GET_SPARED = Operation(lambda _: sa.select(_spared).where(_spared.c.ms.is_not(None)))
 
-# The deadline that passed longest ago, of an unpaid order that nothing keeps.
+# The deadline that passed longest ago, of an unpaid order that nothing spares.
 OLDEST_OVERDUE = (
     sa.select(ms_until(unpaid_orders.c.expires_at).label("ms"))
-    .where(unpaid_orders.c.expires_at <= now(), ~kept(unpaid_orders))
+    .where(unpaid_orders.c.expires_at <= now(), ~spared(unpaid_orders))
     .order_by(unpaid_orders.c.expires_at, unpaid_orders.c.order_id)
     .limit(1)
 )
@@ -323,9 +323,9 @@ class OrderRepository(Statements):
         ]
         return Expired(kinds["count"][0].ms, cancelled, {row.id: row.ms for row in kinds["unpaid"]})
 
-    def kept(self, order_ids: Sequence[str]) -> dict[str, float]:
-        """In how many milliseconds to look again at those of these orders that something keeps."""
-        return {row.id: row.ms for row in self.do(GET_KEPT, ids=order_ids)}
+    def spared(self, order_ids: Sequence[str]) -> dict[str, float]:
+        """In how many milliseconds to look again at those of these orders that something spares."""
+        return {row.id: row.ms for row in self.do(GET_SPARED, ids=order_ids)}
 
     def cancel(self, order_id: str, client_id: str) -> Order | None:
         """Cancel an unpaid order; None if there is none."""
@@ -385,10 +385,10 @@ class OrderRepository(Statements):
         rows = self.do(GET_PLACED, for_id=order_id, for_client=client_id)
         return as_placed(rows) if rows else None
 
-    def held(self, client_id: str, most: int) -> Holding:
-        """How many unpaid orders a client has, and what they hold; counts ``most`` orders at most."""
-        row = self.run(COUNT_HELD, for_client=client_id, most=most).one()
-        return Holding(row.unpaid, row.pieces)
+    def unpaid(self, client_id: str, most: int) -> Unpaid:
+        """How many unpaid orders a client has, and what they reserve; counts ``most`` orders at most."""
+        row = self.run(COUNT_UNPAID, for_client=client_id, most=most).one()
+        return Unpaid(row.unpaid, row.pieces)
 
     # -- payments --
 

@@ -35,7 +35,7 @@ from orders.order.domain import (
     PaymentStatus,
     Timeouts,
 )
-from orders.order.holdings import Holding, HoldingLimits, Holdings
+from orders.order.limits import Admission, Unpaid, UnpaidLimits
 from orders.order.payments import PaymentResult, Payments
 from orders.order.ports import CheckScheduler, Observer, nobody
 from orders.order.reads import Reads
@@ -70,7 +70,7 @@ class OrderService(Payments, Reads):
         engine: sa.Engine,
         scheduler: CheckScheduler,
         timeouts: Timeouts,
-        limits: HoldingLimits = HoldingLimits(),  # noqa: B008  it is frozen
+        limits: UnpaidLimits = UnpaidLimits(),  # noqa: B008  it is frozen
         placing: Bulkhead | None = None,
         *,
         webhooks: CheckScheduler | None = None,
@@ -79,7 +79,7 @@ class OrderService(Payments, Reads):
     ) -> None:
         super().__init__(engine, scheduler, webhooks=webhooks, reminders=reminders, observe=observe)
         self._timeouts = timeouts
-        self._holdings = Holdings(limits, self._count_held)
+        self._admission = Admission(limits, self._count_unpaid)
         #: One compartment per SKU, unlimited by default: while a SKU is locked, every thread that
         #: places an order for it waits in SQL.
         self._placing = placing or Bulkhead(sys.maxsize, StockBusy)
@@ -88,7 +88,7 @@ class OrderService(Payments, Reads):
 
     @retried
     def place(self, new: NewOrder) -> Placed:
-        """Place an order and hold its stock, once for each idempotency key.
+        """Place an order and reserve its stock, once for each idempotency key.
 
         An order that costs nothing is paid at once.
 
@@ -99,7 +99,7 @@ class OrderService(Payments, Reads):
         with (
             # First, because an order that waits here must not occupy another client's place at a
             # SKU.
-            self._holdings.placing(new.client_id, pieces) as refusal,
+            self._admission.placing(new.client_id, pieces) as refusal,
             self._placing.enter(new.quantities),
             self._autocommit() as repository,
         ):
@@ -131,9 +131,9 @@ class OrderService(Payments, Reads):
         self._scheduler.schedule(order.id, delay_ms=(timeout - passed) / timedelta(milliseconds=1))
         return Placed(order, replayed=False)
 
-    def _count_held(self, client_id: str, most_orders: int) -> Holding:
+    def _count_unpaid(self, client_id: str, most_orders: int) -> Unpaid:
         with self._reading() as repository:
-            return repository.held(client_id, most_orders)
+            return repository.unpaid(client_id, most_orders)
 
     @retried
     def extend(
@@ -218,7 +218,7 @@ class OrderService(Payments, Reads):
         """Report a payment: the order is paid, or the money is kept and marked for refund.
 
         A payment after the deadline is accepted as long as the order was not cancelled: its stock
-        is still held. Raises OrderNotFound, ReferenceReused, UnknownProvider.
+        is still reserved. Raises OrderNotFound, ReferenceReused, UnknownProvider.
         """
         with self._autocommit() as repository:
             payment = repository.pay(
@@ -276,7 +276,7 @@ class OrderService(Payments, Reads):
         """Cancel the orders that are unpaid past their deadline: all of them, or none.
 
         In one statement, on a connection that commits it by itself. Releases exactly the stock that
-        they held, and writes one event for each. Repeating it changes nothing. Returns, for each
+        they reserved, and writes one event for each. Repeating it changes nothing. Returns, for each
         order that is still unpaid, in how many milliseconds to look at it again: when it expires or
         what keeps it ends, 0 or less if it was locked, most likely by a payment. ``report`` gets the
         cancelled orders. No deadline that is later than ``not_after`` has passed, whatever the
@@ -289,7 +289,7 @@ class OrderService(Payments, Reads):
         self._observe(EventType.CANCELLED, CancelReason.EXPIRED, expired.cancelled)
         # What was cancelled is reported by now, whatever becomes of this.
         overdue = [id_ for id_, ms in expired.unpaid.items() if ms <= 0]
-        return expired.unpaid | (repository.kept(overdue) if overdue else {})
+        return expired.unpaid | (repository.spared(overdue) if overdue else {})
 
     def check_ready(self) -> None:
         """Raises StorageUnavailable; StorageReadOnly or SchemaOutdated when the database answers."""

@@ -15,7 +15,7 @@ from orders.sql.expressions import (
     text_literal,
     unindexed,
 )
-from orders.sql.keeping import payment_attempts
+from orders.sql.freeze_tables import payment_attempts
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import (
     REFUND_DUE,

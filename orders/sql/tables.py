@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from orders.sql.base import index_by, metadata, secrets_of
 from orders.sql.expressions import Id, Instant
-from orders.sql.keeping import (
+from orders.sql.freeze_tables import (
     api_signs,
     freezes,
     payment_attempts,
@@ -174,7 +174,7 @@ unpaid_orders = sa.Table(
     sa.Column("version", sa.Integer, nullable=False, server_default="1"),
     sa.Column("pieces", sa.BigInteger, nullable=False),  # of all items
     sa.Column("client_reference", sa.String(255)),
-    sa.Column("under_way_until", Instant),  # a payment: see `orders.order.waiting`
+    sa.Column("kept_until", Instant),  # a payment: see `orders.order.sparing`
     sa.Index(
         *("ix_unpaid_orders_reference", "client_reference", "client_id", "order_id"),
         postgresql_where=HAS_REFERENCE,

@@ -13,7 +13,7 @@ KEEP_TIMEOUT = 0
 
 @dataclass(frozen=True, slots=True)
 class StockItem:
-    """A SKU on the shelf. ``on_hand`` includes ``reserved``, which unpaid orders hold."""
+    """A SKU on the shelf. ``on_hand`` includes ``reserved``, which unpaid orders reserve."""
 
     sku: str
     on_hand: int

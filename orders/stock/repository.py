@@ -133,7 +133,7 @@ def set_stock(step: Step) -> sa.Select[Any]:
 
 @Operation
 def adjust(step: Step) -> sa.Select[Any]:
-    """Add to what is on hand of a SKU if that leaves enough for what orders hold, and if its key is
+    """Add to what is on hand of a SKU if that leaves enough for what orders reserve, and if its key is
     new.
 
     Returns the SKU as it was found, with the adjustment or with nulls. Returns no row if there is

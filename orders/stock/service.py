@@ -50,7 +50,7 @@ class SetStock(NamedTuple):
 class StockService(Service):
     """What is in stock, and what changed it.
 
-    Orders hold and sell stock by operations of their own: see `orders.order.operations`.
+    Orders reserve and sell stock by operations of their own: see `orders.order.operations`.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class StockService(Service):
         return self._one(repository.ITEM, SkuNotFound, repository.GET_STOCK, for_sku=sku)
 
     def retire(self, sku: str) -> None:
-        """Sell no more of a SKU, until it is set again. What orders hold stays theirs.
+        """Sell no more of a SKU, until it is set again. What orders reserve stays theirs.
 
         Raises SkuNotFound.
         """
@@ -124,7 +124,7 @@ class StockService(Service):
         if before is None:
             raise PreconditionFailed
         if rows[False].refusal == "reserved":
-            raise StockReserved(f"They hold {before.reserved} of {before.on_hand}.")
+            raise StockReserved(f"They reserve {before.reserved} of {before.on_hand}.")
         if expected.exists is not None:
             raise PreconditionFailed
         if timeout_seconds == KEEP_TIMEOUT:
@@ -176,5 +176,5 @@ def _not_adjusted(rows: Sequence[sa.Row[Any]], delta: int) -> OrderError:
     if on_hand + delta > MAX_INT:
         return StockTooLarge(f"It may be {MAX_INT} at most.")
     if on_hand + delta < reserved:
-        return StockReserved(f"They hold {reserved} of {on_hand}.")
+        return StockReserved(f"They reserve {reserved} of {on_hand}.")
     return KeyReused()

@@ -170,9 +170,9 @@ def _locked(sql: Statements) -> Finding:
 def _stock(sql: Statements) -> Finding:
     rows = sql.run(repository.GET_WRONG_STOCK, most_unpaid=MOST_UNPAID, most_skus=MOST_SKUS).all()
     if not rows:
-        return ok("orders.stock", "what is reserved is what unpaid orders hold")
+        return ok("orders.stock", "what is reserved agrees with the unpaid orders")
     listed = "; ".join(
-        f"{row.sku}: {row.on_hand} on hand, {row.reserved} reserved, unpaid orders hold {row.held}"
+        f"{row.sku}: {row.on_hand} on hand, {row.reserved} reserved, unpaid orders reserve {row.by_orders}"
         for row in rows
     )
     advice = (
@@ -204,7 +204,7 @@ def _orders(sql: Statements) -> Finding:
 
 
 def _freezes(sql: Statements) -> Finding:
-    found = Freezes(sql.connection).holding(repository.NAMED)
+    found = Freezes(sql.connection).in_force(repository.NAMED)
     if not found:
         return ok("orders.freezes", "no order is frozen")
     listed = "; ".join(map(str, found))

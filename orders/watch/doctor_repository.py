@@ -54,11 +54,11 @@ _unpaid = (
     .limit(p("most_unpaid"))
     .cte("unpaid")
 )
-_held = (
+_by_orders = (
     sa.select(order_items.c.sku, sa.func.sum(order_items.c.quantity).label("quantity"))
     .where(one_of(order_items.c.order_id, sa.select(_unpaid.c.order_id)))
     .group_by(order_items.c.sku)
-    .cte("held")
+    .cte("by_orders")
 )
 _shelf = (
     sa.select(stock.c.sku, stock.c.on_hand, stock.c.reserved)
@@ -68,7 +68,7 @@ _shelf = (
     .cte("shelf")
 )
 _count = sa.select(sa.func.count()).select_from(_unpaid).scalar_subquery()
-_quantity = sa.func.coalesce(_held.c.quantity, 0)
+_quantity = sa.func.coalesce(_by_orders.c.quantity, 0)
 # Adds to what is reserved of one SKU what is missing from it, while everything runs: orders that are placed
 # and end meanwhile change both sides alike. By how much it is wrong is read from one snapshot, the
 # statement's, and added to the row as it is once it is locked.
@@ -78,11 +78,11 @@ MEND_STOCK = (
     " - (SELECT reserved FROM stock_items WHERE sku = '{sku}')"
     " WHERE sku = '{sku}';"
 )
-# SKUs whose reserved stock is not what unpaid orders hold; if not all unpaid orders are read, those
+# SKUs whose reserved stock is not what unpaid orders reserve; if not all unpaid orders are read, those
 # that reserve less.
 GET_WRONG_STOCK = (
-    sa.select(_shelf.c.sku, _shelf.c.on_hand, _shelf.c.reserved, _quantity.label("held"))
-    .select_from(_shelf.outerjoin(_held, _held.c.sku == _shelf.c.sku))
+    sa.select(_shelf.c.sku, _shelf.c.on_hand, _shelf.c.reserved, _quantity.label("by_orders"))
+    .select_from(_shelf.outerjoin(_by_orders, _by_orders.c.sku == _shelf.c.sku))
     .where(
         sa.or_(
             _shelf.c.reserved < _quantity,

@@ -82,20 +82,20 @@ class Figures(Collector):
         try:
             with reading(self._engine) as connection:
                 repository = OrderRepository(connection)
-                holding = Counter(
+                in_force = Counter(
                     freeze.opened_by if freeze.opened_by in RULES else PERSON
-                    for freeze in Freezes(connection).holding()
+                    for freeze in Freezes(connection).in_force()
                 )
                 refunds = repository.refunds_due(MOST_PAYMENTS)
                 waiting = Providers(connection).waiting()
-                return repository.oldest_overdue_ms(), holding, refunds, waiting
+                return repository.oldest_overdue_ms(), in_force, refunds, waiting
         except (StorageUnavailable, sa.exc.DBAPIError):  # no schema yet
             return None
 
 
 def _figures(
     oldest_overdue_ms: int,
-    holding: Counter[str],
+    in_force: Counter[str],
     refunds: list[RefundsDue],
     waiting: WaitingMessages,
 ) -> Iterator[Metric]:
@@ -110,7 +110,7 @@ def _figures(
         labels=["opened_by"],
     )
     for rule in (*RULES, PERSON):
-        freezes.add_metric([rule], holding[rule])
+        freezes.add_metric([rule], in_force[rule])
     bound = f"among the {MOST_PAYMENTS:,} oldest of them."
     payments = GaugeMetricFamily(
         "orders_refunds_due", f"Payments that are due back, {bound}", labels=["currency"]

@@ -271,14 +271,14 @@ def test_cancellations_are_stopped_and_go_on(site: Site) -> None:
     assert "the card terminal is down" in shown
     assert "by anna, key " in shown
     assert page.run("document.querySelector('#status').textContent") == "Stopped"
-    assert [each.reason for each in site.services.freezes.holding()] == [
+    assert [each.reason for each in site.services.freezes.in_force()] == [
         "the card terminal is down"
     ]
     page.click("#freezes button:last-of-type")
     page.click("#dialog-yes")
     page.until("document.querySelector('#stop-button').checkVisibility()", "it to go on")
     page.until("!document.querySelector('#freezes li')", "the time to be given back")
-    assert site.services.freezes.holding() == []
+    assert site.services.freezes.in_force() == []
 
 
 def test_nothing_is_off_screen_on_a_phone(site: Site) -> None:

@@ -2,7 +2,7 @@
 
 S1  a paid order is never cancelled, a cancelled one never paid, an order ends once, and its version
     counts its changes
-S2  stock is conserved: reserved is what unpaid orders hold, on hand what was set and what was adjusted
+S2  stock is conserved: reserved is what unpaid orders say, on hand what was set and what was adjusted
     since, less what was paid
 S3  no order is cancelled before its deadline by the SQL clock; its events tell every change of that
 S4  a task is in one place, and none is lost

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 def held_by(site: Site) -> list[tuple[str, FreezeState]]:
-    return [(freeze.opened_by, freeze.state) for freeze in site.services.freezes.holding()]
+    return [(freeze.opened_by, freeze.state) for freeze in site.services.freezes.in_force()]
 
 
 def overdue(site: Site) -> int:

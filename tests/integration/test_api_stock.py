@@ -235,7 +235,10 @@ def test_what_orders_hold_is_checked_after_the_version(api: Api) -> None:
     problem(put(api, 0), 428, "precondition_required")
     problem(put(api, 0, {"If-Match": '"x"'}), 412, "precondition_failed")
     refused = problem(put(api, 0, {"If-Match": version}), 409, "stock_reserved")
-    assert refused["detail"] == "That would leave less than unpaid orders hold. They hold 1 of 100."
+    assert (
+        refused["detail"]
+        == "That would leave less than unpaid orders reserve. They reserve 1 of 100."
+    )
 
 
 # -- adjustments ---------------------------------------------------------------------------
@@ -283,7 +286,7 @@ def test_a_set_is_recorded_if_it_changes_what_is_on_hand(api: Api) -> None:
 def test_an_adjustment_leaves_what_orders_hold(api: Api) -> None:
     api.place(items=[{"sku": "tea", "quantity": 30}])
     refused = problem(adjust(api, -71), 409, "stock_reserved")
-    assert refused["detail"].endswith("They hold 30 of 100.")
+    assert refused["detail"].endswith("They reserve 30 of 100.")
     assert content(adjust(api, -70))["on_hand"] == 30
     problem(adjust(api, -1), 409, "stock_reserved")
     problem(api.place(), 409, "out_of_stock")

@@ -244,11 +244,11 @@ def test_no_attempt_ends_after_what_keeps_its_order(till: Till, seed: int) -> No
     till.services.providers.add("customer", "card")  # which cannot be asked
     till.gateway.answers = [Unknown(), Closed(), Unknown(), GatewayUnavailable()]
     rng, order_id, names = random.Random(seed), till.place(timeout_seconds=1800), range(4)
-    outlasts = payment_attempts.c.ends_at > unpaid_orders.c.under_way_until
+    outlasts = payment_attempts.c.ends_at > unpaid_orders.c.kept_until
     left = sa.select(payment_attempts.c.id).where(
         payment_attempts.c.order_id == unpaid_orders.c.order_id,
         payment_attempts.c.settled_at.is_(None),
-        outlasts | unpaid_orders.c.under_way_until.is_(None),
+        outlasts | unpaid_orders.c.kept_until.is_(None),
     )
 
     def open_one() -> None:

@@ -21,8 +21,8 @@ from orders.freezes.service import Freezes
 from orders.freezes.signs import CLOCK, DOOR, Looked, Signs, start_signing
 from orders.sql.database import autocommit
 from orders.sql.expressions import later, now
+from orders.sql.freeze_tables import api_signs
 from orders.sql.ids import new_id
-from orders.sql.keeping import api_signs
 from orders.sql.tables import unpaid_orders
 from orders.timeouts import flows
 from tests.conftest import Shop
@@ -61,7 +61,7 @@ class Watched:
         for _ in range(times):
             self.own_ms += ms
             self.guard.look()
-        return [(freeze.opened_by, freeze.state) for freeze in self.freezes.holding()]
+        return [(freeze.opened_by, freeze.state) for freeze in self.freezes.in_force()]
 
     def sign(self, seconds_ago: float = 0) -> None:
         ago = later(now(), "for_ms")
@@ -105,7 +105,7 @@ def test_a_silence_is_frozen_once(watched: Watched, shop: Shop) -> None:
     watched.look()
     other = Watched(shop)
     assert other.look() == [(DOOR, FreezeState.OPEN)]
-    watched.freezes.thaw(watched.freezes.holding()[0].id, by="a person")
+    watched.freezes.thaw(watched.freezes.in_force()[0].id, by="a person")
     watched.give_back()
     assert [watched.look(2), other.look(2), Watched(shop).look(2)] == [[], [], []]
     watched.sign()
@@ -118,7 +118,7 @@ def test_a_freeze_that_opens_by_itself_is_bounded(shop: Shop) -> None:
     watched = Watched(shop, at_most_seconds=600)
     watched.sign(seconds_ago=20)
     watched.look()
-    [freeze] = watched.freezes.holding()
+    [freeze] = watched.freezes.in_force()
     assert freeze.ends_at - freeze.opened_at == timedelta(seconds=600)
 
 
@@ -221,7 +221,7 @@ def test_the_flow_that_workers_run_has_a_guard(shop: Shop, monkeypatch: pytest.M
         timeouts.tick()
     finally:
         services.close()
-    assert [freeze.opened_by for freeze in watched.freezes.holding()] == [DOOR]
+    assert [freeze.opened_by for freeze in watched.freezes.in_force()] == [DOOR]
 
 
 # -- the clock -------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def test_a_person_says_which_clock_is_right(watched: Watched) -> None:
     watched.look()
     watched.sql_ahead_ms += 600_000
     [_] = watched.look()
-    [freeze] = watched.freezes.holding()
+    [freeze] = watched.freezes.in_force()
     assert freeze.give_back_seconds == pytest.approx(900, abs=1), "by what the clock is ahead, too"
     watched.freezes.thaw(freeze.id, by="a person")
     watched.give_back()
@@ -263,13 +263,13 @@ def test_workers_that_see_a_jump_together_open_one_freeze(
     with monkeypatch.context() as instant:
         # Neither finds what the other has not committed yet.
         for each in (watched, other):
-            instant.setattr(each.guard._freezes, "holding", list)
+            instant.setattr(each.guard._freezes, "in_force", list)
             instant.setattr(each.guard._freezes, "page", lambda page_size: [])  # noqa: ARG005
         for each in (watched, other):
             each.own_ms += 1000
             each.guard.look()
     assert watched.look() == other.look() == [(CLOCK, FreezeState.OPEN)]
-    watched.freezes.thaw(watched.freezes.holding()[0].id, by="a person")
+    watched.freezes.thaw(watched.freezes.in_force()[0].id, by="a person")
     assert watched.look() == other.look() == [(CLOCK, FreezeState.THAWING)]
 
 
@@ -278,7 +278,7 @@ def test_a_jump_while_time_is_given_back_is_another(watched: Watched) -> None:
     for _ in range(2):
         watched.sql_ahead_ms += 600_000
         watched.look()
-        assert [each.state for each in watched.freezes.holding()].count(FreezeState.OPEN) == 1
+        assert [each.state for each in watched.freezes.in_force()].count(FreezeState.OPEN) == 1
         watched.freezes.thaw(watched.freezes.page(page_size=1)[0].id, by="a person")
         watched.look()
 

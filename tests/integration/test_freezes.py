@@ -24,13 +24,13 @@ from orders.errors import (
 from orders.freezes.domain import Freeze, FreezeState
 from orders.freezes.flow import thaw_flow
 from orders.freezes.giving_back import GivenBack, GivingBack
-from orders.freezes.service import MOST_HOLDING, Freezes
+from orders.freezes.service import MOST_IN_FORCE, Freezes
 from orders.http.schemas.types import rfc3339
 from orders.order.domain import CancelReason, EventType, Order
 from orders.sql.database import autocommit
 from orders.sql.expressions import later, now
+from orders.sql.freeze_tables import freezes
 from orders.sql.ids import new_id
-from orders.sql.keeping import freezes
 from orders.sql.steps import Operation
 from orders.sql.tables import unpaid_orders
 from orders.timeouts import timeout_flow
@@ -127,7 +127,7 @@ def test_what_was_cancelled_is_counted_whatever_comes_next(
     told: list[tuple[object, ...]] = []
     monkeypatch.setattr(shop.service, "_observe", lambda *facts: told.append(facts))
     failing = Operation(lambda _: sa.select(sa.literal_column("1 / 0")))
-    monkeypatch.setattr("orders.order.repository.GET_KEPT", failing)
+    monkeypatch.setattr("orders.order.repository.GET_SPARED", failing)
     with pytest.raises(sa.exc.DataError):
         expire_now(shop.service, [frozen.id, free.id])
     assert told == [(EventType.CANCELLED, CancelReason.EXPIRED, 1)]
@@ -324,7 +324,7 @@ def test_a_freeze_is_opened_prolonged_and_thawed(shop: Shop) -> None:
     assert service.count("other", held.deadline) == 0
     longer = service.prolong(held.id, by="key k", seconds=7200)
     assert longer.ends_at > held.ends_at + timedelta(minutes=100)
-    assert service.holding() == [longer]
+    assert service.in_force() == [longer]
     with capture_logs() as lines:
         thawed = service.thaw(held.id, by="key k")
     assert [(line["event"], line["by"]) for line in lines] == [("freeze thawed", "key k")]
@@ -333,14 +333,14 @@ def test_a_freeze_is_opened_prolonged_and_thawed(shop: Shop) -> None:
     with pytest.raises(FreezeEnded):
         service.prolong(held.id, by="key k", seconds=60)
     give_all_back(shop, held)
-    assert service.holding() == []
+    assert service.in_force() == []
     [over] = service.page(page_size=10)
     assert (over.state, over.given_back) == (FreezeState.OVER, 3)
 
 
 def test_a_rules_freeze_is_found_among_any_number(shop: Shop) -> None:
     service = Freezes(shop.engine)
-    for _ in range(MOST_HOLDING):
+    for _ in range(MOST_IN_FORCE):
         service.open(reason="why", by="anna", seconds=60)
     made = service.open(reason="why", by="door", seconds=90).freeze
     assert service.open_ones("door") == [made.id]

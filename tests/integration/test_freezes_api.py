@@ -131,7 +131,7 @@ def test_a_mistyped_command_freezes_nothing(api: Api, args: tuple[str, ...]) -> 
     assert said.exit_code != 0
     assert "Error: " in said.output
     assert "Traceback" not in said.output
-    assert api.services.freezes.holding() == []
+    assert api.services.freezes.in_force() == []
 
 
 def test_doctor_and_stats_say_what_is_frozen(api: Api) -> None:

@@ -359,7 +359,7 @@ def test_an_order_that_is_being_paid_is_not_overdue(api: Api, page: Page) -> Non
     order_id = (api.place().json or {})["id"]
     expire(api, order_id, -7000)
     with api.services.engine.begin() as connection:
-        until = sa.update(unpaid_orders).values(under_way_until=later(now(), "ms"))
+        until = sa.update(unpaid_orders).values(kept_until=later(now(), "ms"))
         connection.execute(until, {"ms": 60_000})
     sql = page.get("state")["sql"]
     assert (sql["overdue"]["count"], sql["overdue"]["oldest_ms"]) == (0, 0)
@@ -371,7 +371,7 @@ def test_an_overdue_order_is_told_behind_many_being_paid(api: Api, page: Page) -
     for order_id in paying:
         expire(api, order_id, -9000)
     with api.services.engine.begin() as connection:
-        until = sa.update(unpaid_orders).values(under_way_until=later(now(), "ms"))
+        until = sa.update(unpaid_orders).values(kept_until=later(now(), "ms"))
         connection.execute(until, {"ms": 60_000})
     expire(api, (api.place().json or {})["id"], -7000)
     overdue = page.get("state")["sql"]["overdue"]
@@ -763,14 +763,14 @@ def test_the_rest_is_shown_if_counting_takes_long(
     assert (sql["answers"], sql["overdue"], sql["next"]) == (True, None, [])
 
 
-@pytest.mark.parametrize("slow", ["COUNT_CONCERNED", "LIST_HOLDING"])
+@pytest.mark.parametrize("slow", ["COUNT_CONCERNED", "LIST_IN_FORCE"])
 def test_a_freeze_is_told_although_its_orders_take_long_to_count(
     slow: str, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page.ask("POST", "freezes", {"reason": "why", "seconds": 60})
     monkeypatch.setattr(freezes, slow, sa.select(sa.func.pg_sleep(60)))
     told = page.get("state")["sql"]["freezes"]
-    if slow == "LIST_HOLDING":
+    if slow == "LIST_IN_FORCE":
         assert told is None, "not that there are none"
     else:
         assert [(each["reason"], each["orders"]) for each in told] == [("why", None)]

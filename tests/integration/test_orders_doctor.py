@@ -178,7 +178,7 @@ def test_stock_that_does_not_add_up(busy: Shop, change: int) -> None:
         connection.execute(moved.values(reserved=stock_items.c.reserved + change))
     finding = found(busy.engine)["orders.stock"]
     assert finding.level == "failure"
-    assert f"tea: 98 on hand, {3 + change} reserved, unpaid orders hold 3" in finding.summary
+    assert f"tea: 98 on hand, {3 + change} reserved, unpaid orders reserve 3" in finding.summary
     assert "cup" not in finding.summary
     # What it says to run mends it, and changes nothing the second time.
     mend = finding.advice[finding.advice.index("UPDATE") :]
@@ -233,7 +233,7 @@ def test_beyond_what_is_read_only_too_little_reserved_is_told(
     assert "orders.stock" not in found(busy.engine)
     with writing(busy.engine) as connection:
         connection.execute(sa.update(stock_items).values(reserved=0))
-    assert "unpaid orders hold" in found(busy.engine)["orders.stock"].summary
+    assert "unpaid orders reserve" in found(busy.engine)["orders.stock"].summary
 
 
 @pytest.mark.parametrize(

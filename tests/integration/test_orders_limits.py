@@ -11,9 +11,9 @@ import sqlalchemy as sa
 
 from devtools.processes import wait_until
 from orders.errors import KeyReused, OrderError, OutOfStock, TooManyHeldPieces, TooManyUnpaidOrders
-from orders.order import holdings
+from orders.order import limits
 from orders.order.domain import Order, Timeouts
-from orders.order.holdings import HoldingLimits
+from orders.order.limits import UnpaidLimits
 from orders.order.service import OrderService
 from tests.conftest import RecordingScheduler, Shop, opened
 from tests.races import together
@@ -29,7 +29,7 @@ def limited(url: str, max_orders: int = 0, max_pieces: int = 0) -> Iterator[Shop
 def another_process(shop: Shop, max_orders: int = 0, max_pieces: int = 0) -> Shop:
     """The same shop as another process serves it, with an account of its own."""
     scheduler = RecordingScheduler()
-    limits = HoldingLimits(max_orders, max_pieces)
+    limits = UnpaidLimits(max_orders, max_pieces)
     service = OrderService(shop.engine, scheduler, Timeouts(1800, 1, 86_400), limits)
     return replace(shop, service=service, scheduler=scheduler)
 
@@ -37,8 +37,8 @@ def another_process(shop: Shop, max_orders: int = 0, max_pieces: int = 0) -> Sho
 @pytest.fixture(autouse=True)
 def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A count is used until there is no room left by it."""
-    monkeypatch.setattr(holdings, "COUNT_SECONDS", 3600)
-    monkeypatch.setattr(holdings, "PATIENCE_SECONDS", 60)
+    monkeypatch.setattr(limits, "COUNT_SECONDS", 3600)
+    monkeypatch.setattr(limits, "PATIENCE_SECONDS", 60)
 
 
 def test_orders_beyond_the_limit_wait_until_others_end(migrated_url: str) -> None:
@@ -184,7 +184,7 @@ def test_a_create_that_hangs_keeps_nobody_else_waiting(migrated_url: str) -> Non
         hanging, go_on = threading.Event(), threading.Event()
 
         def hang() -> None:
-            with shop.service._holdings.placing(shop.client, 1) as refusal:
+            with shop.service._admission.placing(shop.client, 1) as refusal:
                 assert refusal is None
                 hanging.set()
                 assert go_on.wait(60)
@@ -199,7 +199,7 @@ def test_a_create_that_hangs_keeps_nobody_else_waiting(migrated_url: str) -> Non
             waiter: list[Order | OrderError] = []
             last = threading.Thread(target=lambda: waiter.append(placed_or_refused(shop)))
             last.start()
-            changed = shop.service._holdings._accounts[shop.client].changed
+            changed = shop.service._admission._accounts[shop.client].changed
             wait_until(lambda: changed._waiters or waiter, "the last one to wait")  # type: ignore[attr-defined]
             assert waiter == []
         finally:

@@ -19,7 +19,7 @@ from orders.errors import (
     WrongCurrency,
 )
 from orders.order.domain import CancelledOrder, Entry, Order, OrderStatus, Payment
-from orders.order.holdings import Holding
+from orders.order.limits import Unpaid
 from orders.order.repository import OrderRepository
 from orders.sql.database import reading
 from orders.sql.ids import new_id
@@ -528,7 +528,7 @@ def test_an_order_without_a_row_is_left_alone(shop: Shop) -> None:
         deadline = order.created_at + timedelta(hours=1)
         bounds: Any = {"versions": "*", "expires_at": deadline, "bounds_ms": (1, 86_400_000)}
         assert repository.extend(order.id, shop.client, **bounds) is None
-        assert repository.held(shop.client, 9) == Holding(0, 0)
+        assert repository.unpaid(shop.client, 9) == Unpaid(0, 0)
         assert repository.oldest_overdue_ms() == 0
     assert shop.tables() == before
     paid = shop.pay(order).payment

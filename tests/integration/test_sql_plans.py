@@ -32,15 +32,15 @@ from orders.freezes.service import Freezes
 from orders.ops import repository as ops
 from orders.order.domain import CancelledOrder, Entry
 from orders.order.feed import Feed
-from orders.order.holdings import Holding
+from orders.order.limits import Unpaid
 from orders.order.repository import OrderRepository, read_order
 from orders.providers.domain import Sender
 from orders.providers.service import Providers
 from orders.retention.service import Retention
 from orders.sql.database import autocommit, reading, writing
 from orders.sql.expressions import Instant, later, now
+from orders.sql.freeze_tables import freezes
 from orders.sql.ids import first_id_after, new_id, random_part
-from orders.sql.keeping import freezes
 from orders.sql.statements import FIRST, Position, Statements
 from orders.sql.tables import (
     TERMINAL,
@@ -364,7 +364,7 @@ def test_freezes_need_no_statistics(shops: Shops, frozen: list[str]) -> None:
         assert len(expire_now(shop.service, batch)) == 500
         assert not [*islice(swept(shop.engine, None, 0, 500), 1)]
         assert held.count("customer", NOW + TIMEOUT, most=500) == 500
-        assert len(held.holding()) == 10
+        assert len(held.in_force()) == 10
         assert len(held.page(page_size=PAGE)) == PAGE
         held.thaw(frozen[0], by="b")
         with autocommit(shop.engine) as connection:
@@ -556,10 +556,10 @@ def test_what_metrics_read_is_bounded_without_statistics(shops: Shops) -> None:
         assert max(read.cost for read in reads) <= 20
 
 
-def counted(shop: Shop, customer: str, most: int) -> tuple[Holding, int]:
+def counted(shop: Shop, customer: str, most: int) -> tuple[Unpaid, int]:
     """What is counted, and what that reads."""
     with watched(shop.engine) as reads:
-        held = shop.service._count_held(customer, most)
+        held = shop.service._count_unpaid(customer, most)
     assert [read for read in reads if read.faults] == []
     return held, max(read.cost for read in reads)
 
@@ -568,10 +568,10 @@ def counted(shop: Shop, customer: str, most: int) -> tuple[Holding, int]:
 def test_what_a_client_holds_is_counted_up_to_its_limit(shops: Shops, most: int) -> None:
     for shop in shops:
         held, cost = counted(shop, shop.client, most)
-        assert held == Holding(most, ITEMS * most)
+        assert held == Unpaid(most, ITEMS * most)
         assert cost <= 3 * most + 20
         nothing, cost = counted(shop, shop.other, most)
-        assert nothing == Holding(0, 0)
+        assert nothing == Unpaid(0, 0)
         assert cost <= 20, "of the others' orders nothing is read"
 
 

@@ -194,7 +194,7 @@ IN_SQL: list[SqlMistake] = [
         _EXPIRE,
     ),
     SqlMistake(
-        f"coalesce(unpaid_orders.under_way_until > {_NOW}, false)",
+        f"coalesce(unpaid_orders.kept_until > {_NOW}, false)",
         "false",
         _at("being paid", "unpaid row", "expire, describe"),
     ),

@@ -36,7 +36,7 @@ from orders.order.payments import PaymentResult
 from orders.providers.service import Providers
 from orders.sql.database import autocommit
 from orders.sql.expressions import later, now
-from orders.sql.keeping import freezes
+from orders.sql.freeze_tables import freezes
 from orders.sql.tables import (
     order_events,
     order_items,
@@ -265,9 +265,7 @@ class Scene:
             held = connection.execute(
                 sa.select(freezes).filter_by(client_id=self.shop.client)
             ).all()
-            until = connection.scalar(
-                sa.select(unpaid_orders.c.under_way_until).filter_by(**of_order)
-            )
+            until = connection.scalar(sa.select(unpaid_orders.c.kept_until).filter_by(**of_order))
             amounts = connection.execute(
                 sa.select(status, sa.func.sum(order_items.c.quantity))
                 .join(order_items, states.c.order_id == order_items.c.order_id)

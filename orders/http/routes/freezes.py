@@ -18,7 +18,7 @@ from orders.http.schemas.freezes import (
 from orders.http.schemas.orders import OptionalKeyIn
 from orders.sql.ids import named_id
 
-freezes = Routes("freezes", "Freezes", "While one holds, its orders are not cancelled.")
+freezes = Routes("freezes", "Freezes", "While one is in force, its orders are not cancelled.")
 ROLES = ["ops"]
 
 

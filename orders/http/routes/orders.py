@@ -27,7 +27,7 @@ from orders.http.schemas.orders import (
 from orders.order.domain import NewOrder
 
 orders = Routes(
-    "orders", "Orders", "An order holds its stock until it is paid, cancelled or expired."
+    "orders", "Orders", "An order reserves its stock until it is paid, cancelled or expired."
 )
 
 CANCELLED = {
@@ -47,7 +47,7 @@ EXTENDED = {"expires_at": "2030-01-31T12:30:00.000Z", "version": 2}
 )
 @sends("Location", "ETag", "Idempotent-Replayed")
 def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
-    """Place an order and hold its stock.
+    """Place an order and reserve its stock.
 
     An order that costs nothing is paid at once. An order's items never change: to change a basket, cancel
     the order, then place another with a new key.

@@ -81,7 +81,7 @@ def put_stock(sku: str, body: StockIn) -> Any:
 def retire_stock(sku: str) -> Any:
     """Retire a SKU.
 
-    It can no longer be ordered, and is not listed. Orders keep what they hold. A PUT with If-Match brings
+    It can no longer be ordered, and is not listed. Orders keep what they reserve. A PUT with If-Match brings
     it back.
     """
     services().stock.retire(checked_sku(sku))

@@ -56,13 +56,13 @@ class FreezeChangeIn(In):
 
 
 class FreezeOut(Out):
-    """A freeze: open, then thawing while it gives back time and still holds, then over."""
+    """A freeze: open, then thawing while it gives back time, then over."""
 
     id: Id
     client: Annotated[str, Shown(ClientName)] | None = Field(description="Whose orders; null: all.")
     reason: Annotated[str, Shown(Reason)]
     opened_by: Who
-    opened_at: Moment = Field(description="Since when it holds.")
+    opened_at: Moment = Field(description="Since when it is in force.")
     ends_at: Moment = Field(description="When it ends, or ended.")
     give_back_seconds: Annotated[int, Shown(GiveBack)]
     state: FreezeState = Field(description="Whether it is open, thawing or over.")

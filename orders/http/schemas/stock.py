@@ -24,14 +24,15 @@ from orders.http.schemas.types import (
 from orders.stock.domain import MAX_INT, StockItem
 
 OnHand = Field(
-    description="How many pieces there are, including those held by unpaid orders.", examples=[10]
+    description="How many pieces there are, including those that unpaid orders reserve.",
+    examples=[10],
 )
 
 Timeout = Annotated[int, Field(ge=1, le=MAX_INT, examples=[300]), WHOLE]
 
 
 class StockIn(In):
-    """A SKU's stock, including what unpaid orders hold, and its price."""
+    """A SKU's stock, including what unpaid orders reserve, and its price."""
 
     on_hand: Annotated[Count, OnHand]
     price_minor: Price
@@ -103,7 +104,7 @@ class StockOut(Out):
 
     sku: SkuOut
     on_hand: Annotated[CountOut, OnHand]
-    reserved: CountOut = Field(description="How many of these pieces unpaid orders hold.")
+    reserved: CountOut = Field(description="How many of these pieces unpaid orders reserve.")
     price_minor: PriceOut
     currency: CurrencyOut
     timeout_seconds: Annotated[int, Shown(Timeout)] | None = Field(

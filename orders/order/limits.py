@@ -1,4 +1,4 @@
-"""How much a client may hold without paying: unpaid orders, and the pieces in them."""
+"""How much a client may reserve without paying: unpaid orders, and the pieces in them."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -16,22 +16,22 @@ COUNT_SECONDS = 1.0
 PATIENCE_SECONDS = 1.0
 
 
-class Holding(NamedTuple):
+class Unpaid(NamedTuple):
     """Unpaid orders, and the pieces in them."""
 
     orders: int
     pieces: int
 
-    def plus(self, more: "Holding") -> "Holding":
-        return Holding(self.orders + more.orders, self.pieces + more.pieces)
+    def plus(self, more: "Unpaid") -> "Unpaid":
+        return Unpaid(self.orders + more.orders, self.pieces + more.pieces)
 
-    def minus(self, less: "Holding") -> "Holding":
-        return Holding(self.orders - less.orders, self.pieces - less.pieces)
+    def minus(self, less: "Unpaid") -> "Unpaid":
+        return Unpaid(self.orders - less.orders, self.pieces - less.pieces)
 
 
 @dataclass(frozen=True, slots=True)
-class HoldingLimits:
-    """How much one client's unpaid orders may hold. 0 means no limit."""
+class UnpaidLimits:
+    """How much one client's unpaid orders may reserve. 0 means no limit."""
 
     max_orders: int = 0
     max_pieces: int = 0
@@ -42,35 +42,35 @@ class HoldingLimits:
         # Each has a piece, so as many orders as pieces are allowed will do.
         return min((limit for limit in (self.max_orders, self.max_pieces) if limit), default=0)
 
-    def excess(self, held: Holding) -> OrderError | None:
-        """The error for holding that much; None if it is within the limits."""
-        if self.max_orders and held.orders > self.max_orders:
+    def excess(self, unpaid: Unpaid) -> OrderError | None:
+        """The error for that much; None if it is within the limits."""
+        if self.max_orders and unpaid.orders > self.max_orders:
             return TooManyUnpaidOrders(f"The limit is {self.max_orders}.", limit=self.max_orders)
-        if self.max_pieces and held.pieces > self.max_pieces:
+        if self.max_pieces and unpaid.pieces > self.max_pieces:
             return TooManyHeldPieces(f"The limit is {self.max_pieces}.", limit=self.max_pieces)
         return None
 
 
-NOTHING = Holding(0, 0)
+NOTHING = Unpaid(0, 0)
 
 
 @dataclass(slots=True)
 class _Account:
-    """What one client holds, as far as this process knows."""
+    """What one client has reserved, as far as this process knows."""
 
     #: By the last count; None before the first.
-    counted: Holding | None = None
+    counted: Unpaid | None = None
     #: When to count again, on the monotonic clock.
     count_at: float = -math.inf
     #: All that this process began to place, and all of it that has ended, placed or not.
-    begun: Holding = NOTHING
-    ended: Holding = NOTHING
+    begun: Unpaid = NOTHING
+    ended: Unpaid = NOTHING
     #: What had ended when the last count began, and is therefore included in it.
-    ended_before_count: Holding = NOTHING
+    ended_before_count: Unpaid = NOTHING
     changed: Condition = field(default_factory=Condition)
 
-    def with_begun(self, more: Holding) -> Holding:
-        """What the client would hold with ``more``, as far as this process knows.
+    def with_begun(self, more: Unpaid) -> Unpaid:
+        """What the client would reserve with ``more``, as far as this process knows.
 
         Never too low: orders that were in flight during the last count may be counted twice.
         """
@@ -78,7 +78,7 @@ class _Account:
         return (self.counted or NOTHING).plus(uncounted).plus(more)
 
 
-class Holdings:
+class Admission:
     """Keeps clients within their limits, at the cost of one count per client per second.
 
     Within a process it is exact: no order is admitted beyond a limit, and none is refused for which
@@ -86,8 +86,8 @@ class Holdings:
     together exceed a limit by what the others place within `COUNT_SECONDS`.
     """
 
-    def __init__(self, limits: HoldingLimits, count: Callable[[str, int], Holding]) -> None:
-        """``count`` counts what a client holds, in at most a given number of orders."""
+    def __init__(self, limits: UnpaidLimits, count: Callable[[str, int], Unpaid]) -> None:
+        """``count`` counts what a client has reserved, in at most a given number of orders."""
         self._limits = limits
         self._count = count
         self._accounts: dict[str, _Account] = {}
@@ -99,7 +99,7 @@ class Holdings:
             yield None
             return
         account = self._accounts.setdefault(client_id, _Account())
-        order = Holding(1, pieces)
+        order = Unpaid(1, pieces)
         refusal = self._begin(client_id, account, order)
         try:
             yield refusal
@@ -109,7 +109,7 @@ class Holdings:
                     account.ended = account.ended.plus(order)
                     account.changed.notify_all()
 
-    def _begin(self, client_id: str, account: _Account, order: Holding) -> OrderError | None:
+    def _begin(self, client_id: str, account: _Account, order: Unpaid) -> OrderError | None:
         with account.changed:
             now = monotonic()
             if account.counted is not None and now < account.count_at:
@@ -127,13 +127,13 @@ class Holdings:
                 if account.begun != account.ended and not account.changed.wait(PATIENCE_SECONDS):
                     return refusal
 
-    def _admit(self, account: _Account, order: Holding) -> OrderError | None:
+    def _admit(self, account: _Account, order: Unpaid) -> OrderError | None:
         refusal = self._limits.excess(account.with_begun(order))
         if refusal is None:
             account.begun = account.begun.plus(order)
         return refusal
 
-    def _count_afresh(self, client_id: str, account: _Account) -> Holding:
+    def _count_afresh(self, client_id: str, account: _Account) -> Unpaid:
         with account.changed:
             ended = account.ended
         counted = self._count(client_id, self._limits.most_orders)

@@ -1,4 +1,4 @@
-"""The tables of what keeps an overdue order from being cancelled (see `orders.order.waiting`), and others from mistakes."""
+"""The tables of what spares an overdue order (see `orders.order.sparing`), and of what opens freezes."""
 
 import sqlalchemy as sa
 
@@ -19,12 +19,12 @@ freezes = sa.Table(
     sa.Column("give_back_ms", sa.BigInteger, nullable=False),
     sa.Column("thawed_by", sa.String(100)),  # null: it was not ended by anybody
     sa.Column("given_back", sa.Integer, nullable=False, server_default="0"),  # how many orders
-    sa.Column("given_back_at", Instant),  # null: it still holds
+    sa.Column("given_back_at", Instant),  # null: it is still in force
     sa.CheckConstraint("give_back_ms >= 0", name="ck_freezes_give_back_ms"),
 )
-# Those that hold: all that an expiry, and the sweep, look at.
+# Those in force: all that an expiry, and the sweep, look at.
 sa.Index(
-    "ix_freezes_holding",
+    "ix_freezes_in_force",
     freezes.c.ends_at,
     freezes.c.id,
     postgresql_where=freezes.c.given_back_at.is_(None),
@@ -32,7 +32,7 @@ sa.Index(
 sa.Index("ix_freezes_opened", freezes.c.opened_at, freezes.c.id)
 
 # A payment that is under way: until it is settled, or ends. What it means for the order is in
-# `unpaid_orders.under_way_until`. No foreign keys, as in `unpaid_orders`.
+# `unpaid_orders.kept_until`. No foreign keys, as in `unpaid_orders`.
 payment_attempts = sa.Table(
     "payment_attempts",
     metadata,

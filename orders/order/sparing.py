@@ -1,4 +1,4 @@
-"""What keeps an overdue order from being cancelled: conditions on a row of `unpaid_orders`.
+"""What spares an overdue order: conditions on a row of `unpaid_orders`.
 
 A payment under way is noted in the order's own row. The statement that cancels compares a row that
 it had to wait for again, but other tables it sees as they were when it began.
@@ -10,17 +10,17 @@ from typing import Any
 import sqlalchemy as sa
 
 from orders.sql.expressions import Instant, ms_until, now, one_of
-from orders.sql.keeping import freezes, payment_attempts
+from orders.sql.freeze_tables import freezes, payment_attempts
 from orders.sql.steps import Step
 
-#: How soon an order that is kept is looked at again, at the latest: what frees it may go unnoticed.
+#: How soon an order that is spared is looked at again, at the latest: what frees it may go unnoticed.
 LOOK_AGAIN_MS = sa.literal_column("60000", sa.BigInteger)
 
 
-#: A freeze holds until it has given back: it cancels nobody between its end and then.
-HOLDS = sa.and_(
+#: A freeze is in force until it has given back: it cancels nobody between its end and then.
+IN_FORCE = sa.and_(
     freezes.c.given_back_at.is_(None),
-    # For planners: with a bound they search the index of those that hold, whatever they know of it.
+    # For planners: with a bound they search the index of those in force, whatever they know of it.
     freezes.c.ends_at > sa.literal_column("timestamptz '1970-01-01 00:00:00Z'", Instant),
 )
 #: How soon to look again at an order whose freeze has ended, and is giving back.
@@ -33,12 +33,12 @@ def is_of(unpaid: sa.FromClause, client_id: sa.ColumnElement[Any]) -> sa.ColumnE
 
 
 def frozen(unpaid: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Whether a freeze holds an order."""
+    """Whether a freeze stops an order's deadline."""
     client_id = freezes.c.client_id
-    clients = sa.select(client_id).where(HOLDS, client_id.is_not(None)).scalar_subquery()
+    clients = sa.select(client_id).where(IN_FORCE, client_id.is_not(None)).scalar_subquery()
     # Each query is evaluated once for a whole statement. In a freeze of everything, the first leaves
     # no order to look at.
-    everything = sa.exists(sa.select(freezes.c.id).where(HOLDS, client_id.is_(None)))
+    everything = sa.exists(sa.select(freezes.c.id).where(IN_FORCE, client_id.is_(None)))
     return everything | (unpaid.c.client_id == sa.any_(sa.func.array(clients)))
 
 
@@ -46,7 +46,7 @@ def frozen_ms(unpaid: sa.FromClause) -> sa.ColumnElement[int]:
     """How many milliseconds from now to look at a frozen order again; null if it is not frozen."""
     latest = (
         sa.select(sa.func.max(freezes.c.ends_at).label("ends_at"))
-        .where(HOLDS, is_of(unpaid, freezes.c.client_id))
+        .where(IN_FORCE, is_of(unpaid, freezes.c.client_id))
         .correlate(unpaid)
         .subquery()
     )
@@ -59,21 +59,21 @@ def frozen_ms(unpaid: sa.FromClause) -> sa.ColumnElement[int]:
     return sa.select(ms).scalar_subquery()
 
 
-def under_way(unpaid: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Whether somebody is paying the order, as far as is known."""
-    return sa.func.coalesce(unpaid.c.under_way_until > now(), sa.false())
-
-
 def kept(unpaid: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Whether somebody is paying the order, as far as is known."""
+    return sa.func.coalesce(unpaid.c.kept_until > now(), sa.false())
+
+
+def spared(unpaid: sa.FromClause) -> sa.ColumnElement[bool]:
     """Whether an order is not to be cancelled although it may be overdue."""
-    return frozen(unpaid) | under_way(unpaid)
+    return frozen(unpaid) | kept(unpaid)
 
 
-def kept_ms(unpaid: sa.FromClause) -> sa.ColumnElement[int]:
-    """How many milliseconds from now to look at such an order again; null if nothing keeps it."""
-    left = sa.func.least(ms_until(unpaid.c.under_way_until), LOOK_AGAIN_MS)
+def spared_ms(unpaid: sa.FromClause) -> sa.ColumnElement[int]:
+    """How many milliseconds from now to look at such an order again; null if nothing spares it."""
+    left = sa.func.least(ms_until(unpaid.c.kept_until), LOOK_AGAIN_MS)
     # Of nulls and numbers, this is the greatest number.
-    return sa.func.greatest(frozen_ms(unpaid), sa.case((under_way(unpaid), left)))
+    return sa.func.greatest(frozen_ms(unpaid), sa.case((kept(unpaid), left)))
 
 
 def moved_with(
@@ -83,7 +83,7 @@ def moved_with(
     delay = sa.func.greatest(
         deadline - unpaid.c.expires_at, sa.literal_column("interval '0'", sa.Interval)
     )
-    return sa.type_coerce(unpaid.c.under_way_until + delay, Instant)
+    return sa.type_coerce(unpaid.c.kept_until + delay, Instant)
 
 
 def end_attempts(step: Step, ended: sa.FromClause) -> None:
@@ -91,7 +91,7 @@ def end_attempts(step: Step, ended: sa.FromClause) -> None:
 
     Those that are locked are being settled. An order that expires has none: they keep it until they end.
     """
-    concerned = sa.select(ended.c.order_id).where(ended.c.under_way_until.is_not(None))
+    concerned = sa.select(ended.c.order_id).where(ended.c.kept_until.is_not(None))
     attempts = payment_attempts.c
     left = step(
         "attempts_left",
