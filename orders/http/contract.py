@@ -14,7 +14,6 @@ from orders import errors
 from orders.errors import OrderError
 
 View = TypeVar("View", bound=Callable[..., Any])
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +27,10 @@ class Contract:
     inputs: Mapping[str, type[BaseModel]]
     returns: type[BaseModel] | None = None
     status: int = HTTPStatus.OK
-    #: Of the success, unless the schema's own will do; and what differs from the schema's example.
+    #: Of the success, unless the schema's own will do.
     description: str = ""
-    example: Json = field(default_factory=dict)
-    #: Other statuses with the same schema, each with a description and an example.
-    also: Mapping[int, tuple[str, Json]] = field(default_factory=dict)
+    #: Other statuses with the same schema, and their descriptions.
+    also: Mapping[int, str] = field(default_factory=dict)
     #: Any of these scopes will do, or any key if it is empty; None: it needs no key.
     scopes: Collection[str] | None = None
     #: The body of a route that refuses none, and makes of it what it can.
@@ -60,7 +58,7 @@ class Contract:
 
     def statuses(self, arguments: Collection[str]) -> list[HTTPStatus]:
         """The statuses with which any such route may answer before its view is called."""
-        found = [HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR]
+        found = [HTTPStatus.BAD_REQUEST]
         if arguments:
             found += [HTTPStatus.NOT_FOUND]
         if self.body:

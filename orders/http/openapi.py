@@ -3,7 +3,7 @@
     make openapi          writes docs/openapi.json
 
 Whatever can be derived is: operations from the routes' contracts and docstrings, schemas from the models,
-errors from `orders.http.problems`, examples from those of the fields.
+errors from `orders.http.problems`.
 """
 
 import json
@@ -35,6 +35,7 @@ FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
 JSON = "application/json"
 PROBLEM = "application/problem+json"
 REFERENCE = "#/components/schemas/{model}"
+RESPONSE = "#/components/responses/{name}"
 SCHEME = "BearerAuth"
 #: The paths that begin with it come first; and the order of methods.
 ORDERS = "/v1/orders"
@@ -188,13 +189,6 @@ TAKEN: dict[str, Schema] = {
     ),
 }
 
-#: The parameters in paths that are not an id of ours.
-PATH_PARAMETERS: dict[str, Any] = {"sku": Sku}
-
-
-class Incomplete(Exception):
-    """The document cannot be completed."""
-
 
 class Route(NamedTuple):
     """A method of a path of the application, and what it takes and may answer."""
@@ -245,27 +239,25 @@ def document(app: Flask) -> Schema:
         _routes(app),
         key=lambda each: (ORDERS not in each.path, each.path, METHODS.index(each.method)),
     )
-    schemas = _schemas(routes)
-    components: Schema = {
-        "schemas": schemas,
-        "responses": {},
-        "headers": HEADERS,
-        "securitySchemes": {SCHEME: KEY},
-    }
     groups = {name: each.tag for name, each in app.blueprints.items() if isinstance(each, Routes)}
     paths: Schema = {}
+    shared = {"not_modified": NOT_MODIFIED}
     for route in routes:
-        operation = _Operation(route, groups[route.group]["name"], components)
-        paths.setdefault(route.path, {})[route.method] = operation.described()
-    components["responses"] = dict(sorted(components["responses"].items()))
+        operation = _operation(route, groups[route.group]["name"], shared)
+        paths.setdefault(route.path, {})[route.method] = operation
     shown = {route.group for route in routes}
     return {
         "openapi": "3.1.0",
         "info": {"description": DESCRIPTION, "title": "Orders", "version": "1"},
         "tags": [tag for name, tag in groups.items() if name in shown],
         "paths": paths,
-        "webhooks": _webhooks(schemas),
-        "components": components,
+        "webhooks": _webhooks(),
+        "components": {
+            "schemas": _schemas(routes),
+            "responses": dict(sorted(shared.items())),
+            "headers": HEADERS,
+            "securitySchemes": {SCHEME: KEY},
+        },
     }
 
 
@@ -308,142 +300,116 @@ def _never_null(schema: Schema) -> Schema:
     }
     if "anyOf" not in schema:
         return schema
-    kinds = [kind for kind in schema.pop("anyOf") if kind != {"type": "null"}]
-    if len(kinds) != 1:
-        raise Incomplete(f"more than one type besides null: {schema}")
-    return {**kinds[0], **schema}
-
-
-def example_of(schema: Schema, schemas: dict[str, Schema]) -> Any:
-    """An example, composed of those of the fields. Raises Incomplete where there is none.
-
-    What may be null is, unless the field itself has an example.
-    """
-    if "examples" in schema:
-        return schema["examples"][0]
-    if "const" in schema or "enum" in schema:
-        return schema.get("const") or schema["enum"][0]
-    kinds = schema.get("anyOf") or schema.get("oneOf") or []
-    if {"type": "null"} in kinds:
-        return None
-    if kinds:
-        return example_of(kinds[0], schemas)
-    return _composed_example(schema, schemas)
-
-
-def _composed_example(schema: Schema, schemas: dict[str, Schema]) -> Any:
-    if "$ref" in schema:
-        return example_of(schemas[schema["$ref"].rpartition("/")[2]], schemas)
-    if schema.get("type") == "array":
-        return [example_of(schema["items"], schemas)]
-    if "properties" in schema:
-        return {name: example_of(each, schemas) for name, each in schema["properties"].items()}
-    raise Incomplete(f"there is no example of {schema}")
+    [kind] = (kind for kind in schema.pop("anyOf") if kind != {"type": "null"})
+    return {**kind, **schema}
 
 
 # -- operations ----------------------------------------------------------------------------
 
 
-class _Operation:
-    """What the document says of one route."""
+def _operation(route: Route, group: str, shared: dict[str, Schema]) -> Schema:
+    """What the document says of one route; responses that others have, too, are put into ``shared``."""
+    contract = route.contract
+    summary, _, description = (getdoc(contract.view) or "").partition("\n")
+    texts = [description.strip(), _needed(contract.scopes)]
+    responses = {**_successes(route), **_problems(route, shared)}
+    return {
+        "operationId": contract.view.__name__,
+        "tags": [group],
+        "summary": summary.removesuffix("."),
+        "description": "\n\n".join(filter(None, texts)),
+        # One alternative for each scope, as any of them will do.
+        **({} if contract.scopes is None else {"security": _alternatives(contract.scopes)}),
+        "parameters": [*_parameters(route)],
+        **({"requestBody": _body(_reference(contract.body))} if contract.body else {}),
+        "responses": dict(sorted(responses.items())),
+    }
 
-    def __init__(self, route: Route, group: str, components: Schema) -> None:
-        self._route, self._contract, self._group = route, route.contract, group
-        self._components = components
-        self._schemas: dict[str, Schema] = components["schemas"]
 
-    def described(self) -> Schema:
-        view, scopes = self._contract.view, self._contract.scopes
-        summary, _, description = (getdoc(view) or "").partition("\n")
-        texts = [description.strip(), _needed(scopes)]
-        body = self._contract.body
-        responses = {**self._successes(), **self._problems()}
-        return {
-            "operationId": view.__name__,
-            "tags": [self._group],
-            "summary": summary.removesuffix("."),
-            "description": "\n\n".join(filter(None, texts)),
-            # One alternative for each scope, as any of them will do.
-            **({} if scopes is None else {"security": _alternatives(scopes)}),
-            "parameters": [*self._parameters()],
-            **({"requestBody": {"required": True, **self._content(body)}} if body else {}),
-            "responses": dict(sorted(responses.items())),
-        }
+def _parameters(route: Route) -> Iterator[Schema]:
+    for name in sorted(route.rule.arguments):
+        yield _parameter(name, "path", _path_schema(name), required=True)
+    for place in ("header", "query"):
+        if model := route.contract.inputs.get(place):
+            schema = model.model_json_schema(ref_template=REFERENCE)
+            for name, each in schema["properties"].items():
+                required = name in schema.get("required", ())
+                yield _parameter(name, place, _never_null(each), required=required)
+    for name in route.contract.noted("takes"):
+        yield TAKEN[name]
+    if route.is_tagged:
+        yield TAKEN["If-None-Match"]
 
-    def _parameters(self) -> Iterator[Schema]:
-        for name in sorted(self._route.rule.arguments):
-            yield _parameter(name, "path", _path_schema(name), required=True)
-        for place in ("header", "query"):
-            if model := self._contract.inputs.get(place):
-                schema = model.model_json_schema(ref_template=REFERENCE)
-                for name, each in schema["properties"].items():
-                    required = name in schema.get("required", ())
-                    yield _parameter(name, place, _never_null(each), required=required)
-        for name in self._contract.noted("takes"):
-            yield TAKEN[name]
-        if self._route.is_tagged:
-            yield TAKEN["If-None-Match"]
 
-    def _content(self, model: type[BaseModel], example: Any = ()) -> Schema:
-        """A body: its schema, and an example, of which some may differ from that of the schema."""
-        schema = _reference(model)
-        example = {**example_of(schema, self._schemas), **dict(example)}
-        return {"content": {JSON: {"schema": schema, "example": example}}}
+def _successes(route: Route) -> dict[str, Schema]:
+    """What the route returns, with every status that it declares."""
+    contract = route.contract
+    found = {
+        str(int(status)): _success(route, status, description)
+        for status, description in {contract.status: contract.description, **contract.also}.items()
+    }
+    if route.is_tagged:
+        found["304"] = {"$ref": RESPONSE.format(name="not_modified")}
+    return found
 
-    def _successes(self) -> dict[str, Schema]:
-        """What the route returns, with every status that it declares."""
-        contract = self._contract
-        main = {contract.status: (contract.description, contract.example)}
-        found = {
-            str(int(status)): self._success(status, *of)
-            for status, of in {**main, **contract.also}.items()
-        }
-        if self._route.is_tagged:
-            found["304"] = self._shared("NotModified", NOT_MODIFIED)
-        return found
 
-    def _success(self, status: int, description: str, example: Any) -> Schema:
-        contract, returns = self._contract, self._contract.returns
-        names = ["X-Request-ID", *contract.noted("sends")]
-        if self._route.is_tagged and "ETag" not in names:
-            names.append("ETag")
-        if status == HTTPStatus.OK and "Location" in names:  # of what is new
-            names.remove("Location")
-        known = self._schemas[returns.__name__]["description"] if returns else ""
-        return {
-            "description": description or known,
-            "headers": _headers(dict.fromkeys(names, True)),
-            **(self._content(returns, example) if returns else {}),
-        }
+def _success(route: Route, status: int, description: str) -> Schema:
+    returns = route.contract.returns
+    names = ["X-Request-ID", *route.contract.noted("sends")]
+    if route.is_tagged and "ETag" not in names:
+        names.append("ETag")
+    if status == HTTPStatus.OK and "Location" in names:  # of what is new
+        names.remove("Location")
+    return {
+        "description": description or getdoc(returns),
+        "headers": _headers(dict.fromkeys(names, True)),
+        **({"content": {JSON: {"schema": _reference(returns)}}} if returns else {}),
+    }
 
-    def _problems(self) -> dict[str, Schema]:
-        """Each error status, with the codes that it may have."""
-        codes: dict[int, dict[str, Schema]] = {}
-        for status in self._contract.statuses(self._route.rule.arguments):
-            example = problems.example_of_status(status)
-            codes.setdefault(int(status), {})[example["code"]] = example
-        errors = sorted(self._contract.errors(), key=lambda error: error.code)
-        for error in errors:
-            example = problems.example_of(error)
-            codes.setdefault(example["status"], {})[error.code] = example
-        later = {error.code for error in errors if error.retry_after}
-        return {str(status): self._problem(status, found, later) for status, found in codes.items()}
 
-    def _problem(self, status: int, codes: dict[str, Schema], later: set[str]) -> Schema:
-        """A response with a problem; what has only one code is shared."""
-        response = _problem_response(status, codes, later)
-        if len(codes) > 1:
-            return response
-        [code] = codes
-        return self._shared("".join(word.capitalize() for word in code.split("_")), response)
+def _problems(route: Route, shared: dict[str, Schema]) -> dict[str, Schema]:
+    """Each error status, with the codes that it may have and what they mean."""
+    found = {}
+    meanings = {
+        int(status): {problems.code_of(status): problems.title_of(status)}
+        for status in route.contract.statuses(route.rule.arguments)
+    }
+    meanings[500] = {problems.INTERNAL: problems.title_of(500)}
+    errors = sorted(route.contract.errors(), key=lambda error: error.code)
+    for error in errors:
+        meanings.setdefault(problems.status_of(error), {})[error.code] = str(error())
+    later = {error.code for error in errors if error.retry_after}
+    for status, codes in meanings.items():
+        found[str(status)] = _problem(status, codes, later)
+        if len(codes) == 1:
+            [code] = codes
+            shared[code] = found[str(status)]
+            found[str(status)] = {"$ref": RESPONSE.format(name=code)}
+    return found
 
-    def _shared(self, name: str, response: Schema) -> Schema:
-        self._components["responses"][name] = response
-        return {"$ref": f"#/components/responses/{name}"}
+
+def _problem(status: int, codes: dict[str, str], later: set[str]) -> Schema:
+    """A problem with one of these codes; ``later`` are those that come with Retry-After."""
+    headers = {"X-Request-ID": True}
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = True
+    if later & codes.keys():
+        headers["Retry-After"] = later >= codes.keys()
+    named = {"status": {"const": status}, "code": {"enum": [*codes]}}
+    return {
+        "description": "\n\n".join(f"`{code}`: {meaning}" for code, meaning in codes.items()),
+        "headers": _headers(headers),
+        "content": {PROBLEM: {"schema": {**_reference(ProblemOut), "properties": named}}},
+    }
 
 
 def _reference(model: type[BaseModel]) -> Schema:
     return {"$ref": REFERENCE.format(model=model.__name__)}
+
+
+def _body(schema: Schema) -> Schema:
+    """The body of a request."""
+    return {"required": True, "content": {JSON: {"schema": schema}}}
 
 
 def _needed(scopes: Collection[str] | None) -> str:
@@ -458,38 +424,10 @@ def _alternatives(scopes: Collection[str]) -> list[Schema]:
 
 
 def _path_schema(name: str) -> Schema:
-    if name in PATH_PARAMETERS:
-        return _tidy(TypeAdapter(PATH_PARAMETERS[name]).json_schema())
-    if not name.endswith("_id"):
-        raise Incomplete(f"{name} is not in PATH_PARAMETERS")
-    thing = name.removesuffix("_id")
-    article = "an" if thing[0] in "aeiou" else "a"
-    return {**TypeAdapter(Id).json_schema(), "description": f"The id of {article} {thing}."}
-
-
-def _problem_response(status: int, codes: dict[str, Schema], later: set[str]) -> Schema:
-    """A problem with one of these codes; ``later`` are those that come with Retry-After."""
-    headers = {"X-Request-ID": True}
-    if status == HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = True
-    if later & codes.keys():
-        headers["Retry-After"] = later >= codes.keys()
-    return {
-        "description": problems.title_of(status),
-        "headers": _headers(headers),
-        "content": {
-            PROBLEM: {
-                "schema": {
-                    **_reference(ProblemOut),
-                    "properties": {"status": {"const": status}, "code": {"enum": [*codes]}},
-                },
-                "examples": {
-                    code: {"summary": example.get("detail", example["title"]), "value": example}
-                    for code, example in codes.items()
-                },
-            }
-        },
-    }
+    if name == "sku":
+        return TypeAdapter(Sku).json_schema()
+    described = f"The {name.removesuffix('_id')}'s id."
+    return {**TypeAdapter(Id).json_schema(), "description": described}
 
 
 def _headers(names: dict[str, bool]) -> Schema:
@@ -511,10 +449,9 @@ NOT_MODIFIED = {
 # -- webhooks ------------------------------------------------------------------------------
 
 
-def _webhooks(schemas: dict[str, Schema]) -> Schema:
+def _webhooks() -> Schema:
     """What is sent to the clients that subscribed to it, by the type of the event."""
     message = _reference(MessageOut)
-    example = example_of(message, schemas)
     headers = TypeAdapter(WebhookHeaders).json_schema()["properties"]
     parameters = [
         _parameter(name, "header", {**each}, required=True) for name, each in headers.items()
@@ -527,15 +464,7 @@ def _webhooks(schemas: dict[str, Schema]) -> Schema:
                 "summary": f"The event {kind}",
                 "description": "Sent at least once, until any 2xx comes back; 410 pauses the subscription.",
                 "parameters": parameters,
-                "requestBody": {
-                    "required": True,
-                    "content": {
-                        JSON: {
-                            "schema": {**message, "properties": {"type": {"const": kind}}},
-                            "example": {**example, "type": kind},
-                        }
-                    },
-                },
+                "requestBody": _body({**message, "properties": {"type": {"const": kind}}}),
                 "responses": {
                     "2XX": {"description": "The message was accepted."},
                     "410": {"description": "Send no more: the subscription is paused."},

@@ -39,16 +39,6 @@ CHALLENGES: dict[type[OrderError], str] = {
 }
 #: The code of an unexpected error.
 INTERNAL = "internal_error"
-#: The additional fields of some errors, as the document shows them.
-FACTS: dict[type[OrderError], dict[str, Any]] = {
-    errors.UnknownSku: {"sku": "mug"},
-    errors.OutOfStock: {"sku": "mug", "available": 1},
-    errors.TooManyRequests: {"retry_after": 1},
-    errors.TooManyUnpaidOrders: {"limit": 1000},
-    errors.TooManyHeldPieces: {"limit": 10_000},
-    errors.TooManyWebhooks: {"limit": 10},
-}
-VALIDATES = {HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY}
 
 
 class InvalidInput(HTTPException):
@@ -73,25 +63,14 @@ def problem(status: int, code: str, detail: str | None = None, **more: Any) -> R
     return Response(text, status, content_type="application/problem+json")
 
 
-def example_of(error: type[OrderError]) -> dict[str, Any]:
-    """The body of an error's response, as the document shows it."""
-    detail = UNAVAILABLE if issubclass(error, errors.StorageUnavailable) else str(error())
-    return _body(status_of(error), error.code, detail, **FACTS.get(error, {}))
-
-
-def example_of_status(status: HTTPStatus) -> dict[str, Any]:
-    """The body of a library's error, or a bug's, as the document shows it."""
-    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        return _body(status, INTERNAL)
-    facts: dict[str, Any] = {}
-    if status in VALIDATES:
-        facts["errors"] = {"quantity": ["Field required"]}
-    return _body(status, _code(status), **facts)
-
-
 def title_of(status: int) -> str:
     """The name of a status: Werkzeug's, as Python's may change. Its code is made of it."""
     return HTTP_STATUS_CODES.get(status, "Error")
+
+
+def code_of(status: int) -> str:
+    """The code of a library's error."""
+    return re.sub("[^a-z]", "_", title_of(status).replace("'", "").lower())
 
 
 def status_of(error: type[OrderError]) -> int:
@@ -121,7 +100,7 @@ def _from_werkzeug(error: HTTPException) -> Response:
     status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
     detail = NOWHERE if status == HTTPStatus.NOT_FOUND else error.description
     facts = error.facts if isinstance(error, InvalidInput) else {}
-    response = problem(status, _code(status), detail, **facts)
+    response = problem(status, code_of(status), detail, **facts)
     for name, value in error.get_headers():
         if name not in ("Content-Type", "Content-Length"):
             response.headers[name] = value
@@ -142,7 +121,3 @@ def _body(status: int, code: str, detail: str | None = None, **more: Any) -> dic
         **({"detail": detail} if detail else {}),
         **more,
     }
-
-
-def _code(status: int) -> str:
-    return re.sub("[^a-z]", "_", title_of(status).replace("'", "").lower())

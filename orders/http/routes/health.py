@@ -23,12 +23,7 @@ def healthz() -> Any:
 @health.get(
     "/readyz",
     returns=ReadinessOut,
-    also={
-        503: (
-            "It cannot work now.",
-            {"status": "unavailable", "database": "unavailable"},
-        )
-    },
+    also={503: "It cannot work now."},
 )
 def readyz() -> Any:
     """The database has the schema and accepts writes.

@@ -30,14 +30,6 @@ orders = Routes(
     "orders", "Orders", "An order reserves its stock until it is paid, cancelled or expired."
 )
 
-CANCELLED = {
-    "status": "cancelled",
-    "cancelled_at": "2026-11-22T09:45:00.000Z",
-    "cancel_reason": "requested",
-    "version": 2,
-}
-EXTENDED = {"expires_at": "2030-01-31T12:30:00.000Z", "version": 2}
-
 
 @orders.post("/orders", returns=OrderOut, status=201, scopes=["orders"])
 @raises(
@@ -107,7 +99,7 @@ def get_order(order_id: str) -> Any:
     return order, etag(order.tag)
 
 
-@orders.patch("/orders/<uuid:order_id>", returns=OrderOut, example=EXTENDED, scopes=["orders"])
+@orders.patch("/orders/<uuid:order_id>", returns=OrderOut, scopes=["orders"])
 @raises(
     *(errors.AlreadyPaid, errors.OrderCancelled, errors.OrderNotFound),
     *(errors.PreconditionFailed, errors.PreconditionRequired, errors.TimeoutOutOfRange),
@@ -154,9 +146,7 @@ def list_all_events(query: FeedQuery) -> Any:
     return page(found, query)
 
 
-@orders.post(
-    "/orders/<uuid:order_id>/cancel", returns=OrderOut, example=CANCELLED, scopes=["orders"]
-)
+@orders.post("/orders/<uuid:order_id>/cancel", returns=OrderOut, scopes=["orders"])
 @raises(errors.AlreadyPaid, errors.OrderNotFound)
 @sends("ETag")
 def cancel_order(order_id: str) -> Any:

@@ -62,10 +62,7 @@ def signed(endpoint_id: str) -> dict[str, Any]:
     reads=ReportIn,
     returns=OutcomeOut,
     also={
-        202: (
-            "It cannot be recorded. It is kept for a person to look at, and need not be sent again.",
-            {"outcome": "waiting", "payment_id": None},
-        )
+        202: "It cannot be recorded. It is kept for a person to look at, and need not be sent again."
     },
 )
 @raises(

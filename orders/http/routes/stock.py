@@ -46,7 +46,7 @@ def get_stock(sku: str) -> Any:
 @stock.put(
     "/stock/<sku>",
     returns=StockOut,
-    also={201: ("It is new. Location has its path.", {})},
+    also={201: "It is new. Location has its path."},
     scopes=["ops"],
 )
 @raises(

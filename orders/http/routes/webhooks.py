@@ -21,12 +21,10 @@ from orders.http.schemas.webhooks import (
     WebhooksQuery,
     WebhookWithSecretOut,
 )
-from orders.webhooks.domain import PING, Subscription
+from orders.webhooks.domain import Subscription
 
 webhooks = Routes("webhooks", "Webhooks", "Where events are sent to, and what became of each.")
 ROLES = ["orders", "ops"]
-PINGED = {"order_id": None, "type": PING, "status": "pending", "attempts": 0}
-PAUSED = {"paused_at": "2026-11-22T09:45:00.000Z", "pause_reason": "requested"}
 
 
 def _with_secret(found: tuple[Subscription, str]) -> dict[str, Any]:
@@ -68,7 +66,7 @@ def get_webhook(webhook_id: str) -> Any:
     return services().webhooks.subscription(reader(), webhook_id)
 
 
-@webhooks.patch("/webhooks/<uuid:webhook_id>", returns=WebhookOut, example=PAUSED, scopes=ROLES)
+@webhooks.patch("/webhooks/<uuid:webhook_id>", returns=WebhookOut, scopes=ROLES)
 @raises(errors.WebhookNotFound, errors.WebhookUrlNotAllowed)
 def change_webhook(webhook_id: str, body: WebhookChangeIn) -> Any:
     """Change a webhook subscription, pause it or resume it.
@@ -130,7 +128,6 @@ def list_deliveries(webhook_id: str, query: DeliveriesQuery) -> Any:
     "/webhooks/<uuid:webhook_id>/ping",
     returns=DeliveryOut,
     status=202,
-    example=PINGED,
     scopes=ROLES,
 )
 @raises(errors.WebhookNotFound)
