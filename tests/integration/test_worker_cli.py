@@ -1,6 +1,7 @@
 """The operator's commands, on a real server."""
 
 import codecs
+import io
 import json
 import os
 import pty
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 import redis
+from rich.console import Console
 
 from devtools.processes import ROOT, run
 from devtools.valkey import Valkey
@@ -77,9 +79,9 @@ def test_stats_are_one_json_object_for_each_queue(command: Command) -> None:
 
 @pytest.mark.usefixtures("queue")
 def test_stats_are_readable_without_json(command: Command) -> None:
-    lines = [line.split() for line in command("stats", FLOWS).splitlines()]
-    assert ["queue", "operated"] in lines
-    assert ["dead", "2"] in lines
+    heading, row = (line.split() for line in command("stats", FLOWS).splitlines())
+    assert heading[:3] == ["QUEUE", "SCHEDULED", "DUE"]
+    assert row[:6] == ["operated", "1", "0", "0", "1", "2"]
 
 
 @pytest.mark.usefixtures("queue")
@@ -197,7 +199,6 @@ def _burial(task: Task) -> tuple[Task, str, BaseException | None]:
         ("dead", "purge", "--all", "--dry-run"),
         ("stats",),
         ("workers",),
-        ("stats", "--watch", "--count", "1"),
     ],
     ids=" ".join,
 )
@@ -424,47 +425,6 @@ def test_the_next_tasks_are_listed_in_local_time(
     time.tzset()
 
 
-# -- stats --watch -------------------------------------------------------------------------
-
-
-def test_a_sample_for_programs_has_the_fields_of_stats(command: Command, queue: DelayQueue) -> None:
-    queue.schedule("soon", delay_ms=90_000)
-    sample = json.loads(command("stats", FLOWS, "--watch", "--json", "--count", "1"))
-    assert (sample["scheduled"], sample["leased"], sample["dead"], sample["workers"]) == (
-        2,
-        1,
-        2,
-        0,
-    )
-    assert sample["due_per_minute"] == [0, 1, *[0] * 28]
-    assert (sample["handled_per_second"], sample["late_p50_ms"]) == (None, None)
-    assert {*json.loads(command("stats", FLOWS, "--json"))} < {*sample}
-
-
-@pytest.mark.usefixtures("queue")
-def test_where_nothing_can_be_drawn_a_sample_is_a_line(command: Command) -> None:
-    lines = command("stats", FLOWS, "--watch", "--count", "3", "--every", "10ms").splitlines()
-    assert len(lines) == 3
-    assert all("operated  scheduled 1  due 0  leased 1  dead 2" in line for line in lines)
-
-
-def test_an_outage_of_redis_does_not_end_the_watch(
-    command: Command, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stats, calls = DelayQueue.stats, iter((True, False, True))
-
-    def sometimes(self: DelayQueue) -> Any:
-        if not next(calls):
-            raise redis.ConnectionError("refused")
-        return stats(self)
-
-    monkeypatch.setattr(DelayQueue, "stats", sometimes)
-    watch = ("stats", FLOWS, "--watch", "--count", "3", "--every", "1ms", "--json")
-    first, second, third = map(json.loads, command(*watch).splitlines())
-    assert (first["queue"], third["queue"]) == (queue.name, queue.name)
-    assert second["error"].endswith("  Redis: refused")
-
-
 # -- on a terminal -------------------------------------------------------------------------
 
 
@@ -528,6 +488,33 @@ class Screen:
         return False
 
 
+@pytest.mark.usefixtures("queue")
+def test_an_outage_of_redis_does_not_end_the_watch(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts, calls = DelayQueue.stats, iter((True, False, True))
+    shown = io.StringIO()
+    screen = Console(file=shown, force_terminal=True)
+
+    def sometimes(queue: DelayQueue) -> Any:
+        answers = next(calls, None)
+        if answers is None:
+            raise KeyboardInterrupt
+        if not answers:
+            raise redis.ConnectionError("refused")
+        return counts(queue)
+
+    monkeypatch.setattr(DelayQueue, "stats", sometimes)
+    monkeypatch.setattr("worker.cli.stats.terminal", lambda: screen)
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    command("stats", FLOWS, "--watch")
+    assert "Redis: refused" in shown.getvalue()
+
+
+def test_there_is_nothing_to_watch_without_a_terminal(command: Command) -> None:
+    command("stats", FLOWS, "--watch", status=1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "env"),
     [
@@ -580,18 +567,17 @@ def test_a_person_is_asked_before_dead_letters_are_purged(
 
 
 def test_a_watch_is_drawn_in_place_until_ctrl_c(valkey: Valkey, queue: DelayQueue) -> None:
-    with on_a_terminal(valkey, "stats", "--watch", "-f", FLOWS, "--every", "50ms") as screen:
+    with on_a_terminal(valkey, "stats", "--watch", "-f", FLOWS) as screen:
         screen.wait_for("No worker is running: no task is handled.")
         queue.beat("host:1:abcdef", {"up": True, "holds": 0, "started_at": "now"})
         screen.wait_for("host:1:abcdef")
-        queue.schedule("soon", delay_ms=90_000)
-        screen.wait_for("█")
-        queue.pause()
-        screen.wait_for("yes")
+        queue.schedule("soon", delay_ms=3_600_000)
+        screen.wait_for("in 60 min")
+        queue.pause(by="anna")
+        screen.wait_for("anna")
         screen.child.send_signal(signal.SIGINT)
         assert screen.end() == 0
     assert "Traceback" not in screen.text
-    assert re.search(r"scheduled +2", _plain(screen.text))
     assert max(map(len, _plain(screen.text).splitlines())) <= 80
 
 

@@ -276,12 +276,6 @@ def test_ctrl_c_has_an_exit_status_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     assert cli.main(["stats"]) == 130
 
 
-@pytest.mark.parametrize("option", ["--every=1s", "--count=1"])
-def test_stats_take_a_pace_only_to_watch(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["stats", f"{__name__}:flows", option]) == 1
-    assert capsys.readouterr().err == "worker: --every and --count need --watch\n"
-
-
 def test_health_at_what_is_no_port(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

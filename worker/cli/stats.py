@@ -1,20 +1,19 @@
 """``stats``, once or until Ctrl-C, ``upcoming`` and ``workers``"""
 
 import dataclasses
-import itertools
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 import click
 import redis
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from ..console import AS_JSON, DURATION, duration, print_json, print_table, shown, table, terminal
+from ..console import AS_JSON, duration, print_json, print_table, table, terminal
 from ..errors import Unavailable
 from ..flow import Flow
 from ..queue.delay_queue import DelayQueue
@@ -22,52 +21,55 @@ from ..queue.replies import WorkerStatus
 from ..runtime.cron import EPOCH, MILLISECOND
 from ..runtime.recurring import Recurring
 from .options import Chosen, examples, of_flows
-from .sampling import MINUTES, Sample, Sampler
-
-#: Eighths of a character, from the bottom.
-BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 @click.command(
     epilog=examples("""
         stats
         stats --queue emails
-        stats --json | jq .due
         stats --watch                            Ctrl-C ends it
-        stats --watch --every 10s > log          a line every ten seconds
-        stats --watch --count 1 --json           a single sample, for programs""")
+        stats --json | jq .due""")
 )
 @of_flows
 @AS_JSON
-@click.option("--watch", is_flag=True, help="update until Ctrl-C")
-@click.option("--every", type=DURATION, help="with --watch: time between updates (1s)")
-@click.option(
-    "--count", type=click.IntRange(1), metavar="N", help="with --watch: stop after N updates"
-)
-def stats(
-    named: Chosen, *, as_json: bool, watch: bool, every: int | None, count: int | None
-) -> None:
-    """Count the tasks that are scheduled, due, leased and dead.
-
-    With --watch, also show what becomes due, what workers do, and how late they are. On a terminal the display
-    is redrawn in place; elsewhere each update is a line. Throughput and lateness are those of the last minute
-    watched, as workers report them every two seconds. Lateness is rounded up to fixed steps, and a batch counts
-    as late as its latest task.
-    """
+@click.option("--watch", is_flag=True, help="redraw every second, with the workers, until Ctrl-C")
+def stats(named: Chosen, *, as_json: bool, watch: bool) -> None:
+    """Count the tasks that are scheduled, due, leased and dead."""
+    found = named.queues_and_flows()
     if watch:
-        _watch(named.queues(), 1000 if every is None else every, count, as_json=as_json)
+        screen = terminal()
+        if screen is None or as_json:
+            raise ValueError("--watch redraws a terminal: for programs, repeat stats --json")
+        _watch(screen, found)
         return
-    if every is not None or count is not None:
-        raise ValueError("--every and --count need --watch")
-    rows = [_counts(queue, flow) for queue, flow in named.queues_and_flows()]
-    if not as_json and terminal():
-        _print_counts(rows)
-        return
-    for row in rows:
-        if as_json:
+    rows = [_counts(queue, flow) for queue, flow in found]
+    if as_json:
+        for row in rows:
             print_json(row)
-        else:
-            click.echo("\n".join(f"{name:>18}  {shown(value)}" for name, value in row.items()))
+    else:
+        print_table(COUNTS, map(_count_cells, rows))
+
+
+def _watch(screen: Console, found: Sequence[tuple[DelayQueue, Flow | None]]) -> None:
+    """Show counts and workers until Ctrl-C. An outage of Redis is an error only for the first."""
+    tables: list[Any] = []
+    with Live(console=screen, auto_refresh=False) as drawn, suppress(KeyboardInterrupt):
+        while True:
+            at, note = datetime.now().astimezone().strftime("%H:%M:%S"), "Ctrl-C ends"
+            try:
+                counts = [_count_cells(_counts(queue, flow)) for queue, flow in found]
+                known = [_cells(queue.name, each) for queue, _ in found for each in queue.workers()]
+                tables = [table(COUNTS, counts), table(COLUMNS, known) if known else NO_WORKER]
+            except redis.RedisError as error:
+                if not tables:
+                    raise
+                note = f"Redis: {error}"
+            drawn.update(Group(*tables, Text(f"{at}  {note}", style="dim")), refresh=True)
+            time.sleep(1.0)
+
+
+NO_WORKER = Text("No worker is running: no task is handled.\n")
+COUNTS = ("queue", "scheduled", "due", "in 1 min", "leased", "dead", "next", "oldest")
 
 
 def _counts(queue: DelayQueue, flow: Flow | None) -> dict[str, Any]:
@@ -79,19 +81,13 @@ def _counts(queue: DelayQueue, flow: Flow | None) -> dict[str, Any]:
     return row | ({"pause": str(pause)} if pause else {}) | ({"held": held} if held else {})
 
 
-def _print_counts(rows: list[dict[str, Any]]) -> None:
-    counts = ("scheduled", "due", "due_within_minute", "leased", "dead")
-    print_table(
-        ("queue", "scheduled", "due", "in 1 min", "leased", "dead", "next", "oldest"),
-        [
-            (
-                row["queue"] + "".join(f" ({row[why]})" for why in ("pause", "held") if why in row),
-                *(row[name] for name in counts),
-                "now" if row["due"] else _in(row["next_due_in_ms"]),
-                duration(row["oldest_due_age_ms"]) if row["due"] else None,
-            )
-            for row in rows
-        ],
+def _count_cells(row: Mapping[str, Any]) -> Sequence[object]:
+    """A queue's line in a table with `COUNTS`."""
+    return (
+        row["queue"] + "".join(f" ({row[why]})" for why in ("pause", "held") if why in row),
+        *(row[name] for name in ("scheduled", "due", "due_within_minute", "leased", "dead")),
+        "now" if row["due"] else _in(row["next_due_in_ms"]),
+        duration(row["oldest_due_age_ms"]) if row["due"] else None,
     )
 
 
@@ -99,63 +95,6 @@ def _in(ms: int | None) -> str | None:
     if ms is None:
         return None
     return f"in {duration(ms)}" if ms >= 0 else f"{duration(-ms)} ago"
-
-
-# -- watching ------------------------------------------------------------------------------
-
-
-def _watch(
-    queues: Sequence[DelayQueue], every_ms: int, count: int | None, *, as_json: bool
-) -> None:
-    """Show samples until Ctrl-C. An outage of Redis is an error only for the first."""
-    samplers = [Sampler(queue) for queue in queues]
-    samples: list[Sample] = []
-    screen = None if as_json else terminal()
-    live = Live(console=screen, auto_refresh=False) if screen else nullcontext()
-    with live as drawn, suppress(KeyboardInterrupt):
-        for n in range(count) if count else itertools.count():
-            if n:
-                time.sleep(every_ms / 1000)
-            at, outage = datetime.now().astimezone().strftime("%H:%M:%S"), ""
-            try:
-                samples = [sampler.sample(time.monotonic()) for sampler in samplers]
-            except redis.RedisError as error:
-                if n == 0:
-                    raise
-                outage = f"Redis: {error}"
-            if drawn:
-                note = Text(f"{at}  {outage or 'Ctrl-C ends'}", style="dim")
-                drawn.update(Group(*_tables(samples), note), refresh=True)
-            elif as_json:
-                failed = {"error": f"{at}  {outage}"}
-                for row in [failed] if outage else [sample.row() for sample in samples]:
-                    print_json(row)
-            else:
-                for line in [outage] if outage else [sample.line() for sample in samples]:
-                    click.echo(f"{at}  {line}")
-
-
-def _tables(samples: Sequence[Sample]) -> list[Any]:
-    """The facts with a column for each queue, what becomes due, and the workers."""
-    facts = zip(*(sample.facts().items() for sample in samples), strict=True)
-    workers = [_cells(sample.queue, worker) for sample in samples for worker in sample.workers]
-    return [
-        table(
-            ("", *(sample.queue for sample in samples)),
-            [(row[0][0], *(value for _, value in row)) for row in facts],
-        ),
-        table(
-            ("queue", f"become due in each of the next {MINUTES} minutes", "most"),
-            [(sample.queue, bars(sample.per_minute), max(sample.per_minute)) for sample in samples],
-        ),
-        table(COLUMNS, workers) if workers else Text("No worker is running: no task is handled.\n"),
-    ]
-
-
-def bars(counts: Sequence[int]) -> str:
-    """A bar for each count. Even a 1 is visible beside a million."""
-    most = max(counts, default=0)
-    return "".join(BLOCKS[-(-8 * count // most) if count else 0] for count in counts)
 
 
 # -- workers -------------------------------------------------------------------------------
