@@ -49,7 +49,7 @@ def test_every_key_is_declared_as_the_map_names_it(
     assert {*script.keys} <= {*vars(Keys("any"))}
     assert script.keys, "a cluster finds a script's node by its keys"
     body = _code(text)
-    assert "KEYS" not in body or script.name == "glance", "keys have names"
+    assert "KEYS" not in body, "keys have names"
     used = {
         *body,
         *(word for each in _included(text) for word in _code(INCLUDES[each].read_text())),

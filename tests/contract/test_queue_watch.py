@@ -1,6 +1,5 @@
 """Idle workers share the watch: who is told to claim when a task is due, and by what message."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -163,59 +162,3 @@ def _lease_has_ended(client: redis.Redis, queue: DelayQueue) -> bool:
     found: Any = client.zrange(queue.keys.leased, -1, -1, withscores=True)
     now: Any = client.time()
     return bool(1000 * now[0] + now[1] // 1000 > found[0][1])
-
-
-@pytest.mark.parametrize(
-    ("prepare", "is_near"),
-    [
-        (lambda _: None, False),
-        (lambda queue: queue.schedule("a", 105_999, now_ms=0), True),
-        (lambda queue: queue.schedule("a", 106_000, now_ms=0), False),
-        (lambda queue: _leased_until(queue, 105_999), True),
-        (lambda queue: _leased_until(queue, 106_000), False),
-        (lambda queue: _leased_until(queue, 110_001), True),  # given before the clock was set back
-        (lambda queue: queue.pause(), True),
-    ],
-    ids=["empty", "due soon", "due later", "leased", "for longer", "for too long", "paused"],
-)
-def test_a_glance_tells_where_something_is_near(
-    client: redis.Redis,
-    queue: DelayQueue,
-    prepare: Callable[[DelayQueue], object],
-    *,
-    is_near: bool,
-) -> None:
-    other = DelayQueue(client, "contract-2")
-    queue.claim(1, 10_000, waits_ms=6000, now_ms=99_000)
-    prepare(queue)
-    rows = [(each, 10_000, each.memory.claimer.encode(), "") for each in (other, queue)]
-    assert [*queue.glance(rows, within_ms=6000, now_ms=100_000)] == [
-        (False, False),
-        (is_near, False),
-    ]
-    # Whoever waited still does; a claim of its own says for how long if there is something.
-    assert client.zscore(queue.keys.waiting, queue.memory.claimer) == (
-        105_000 if is_near else 106_000
-    )
-    assert not client.exists(other.keys.waiting)
-
-
-@pytest.mark.parametrize(("worker", "until"), [("w1", 12_000), ("w2", 10_000), ("", 10_000)])
-def test_a_glance_extends_the_callers_turn_to_sweep(
-    client: redis.Redis, queue: DelayQueue, worker: str, until: int
-) -> None:
-    def glance() -> list[tuple[bool, bool]]:
-        rows = [(queue, 10_000, b"", worker)]
-        return [*queue.glance(rows, within_ms=6000, now_ms=2000)]
-
-    queue.restore([], worker_id="w1", term_ms=10_000, now_ms=0)
-    assert glance() == [(False, worker == "w1")]
-    assert client.get(queue.keys.sweeper) == f"{until} w1".encode()
-    client.delete(queue.keys.sweeper)  # Redis has lost it: the sweep has to know
-    assert glance() == [(False, False)]
-    assert not client.exists(queue.keys.sweeper)
-
-
-def _leased_until(queue: DelayQueue, at_ms: int) -> None:
-    queue.schedule("a", at_ms - 10_000, now_ms=0)
-    DelayQueue(queue._redis, queue.name).claim(1, 10_000, now_ms=at_ms - 10_000)

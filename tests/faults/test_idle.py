@@ -13,7 +13,6 @@ from tests.faults.conftest import Build
 from tests.faults.pauses import last
 from tests.integration.workers import running
 from worker import Consumer, DelayQueue, Flow, Recurring, Worker
-from worker.runtime.station import LEFT_OUT_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -21,14 +20,13 @@ pytestmark = pytest.mark.slow
 TOP_LEVEL = ("evalsha", "eval", "script|load", "ping", "subscribe")
 WORKERS = 2
 WATCHED_SECONDS = 30
-#: Commands of one worker in a second.
+#: Commands of one worker in a second, for each of its queues.
 MOST = 0.5
+QUEUES = 5
 MANY_FLOWS = 100
-#: The same for each of many flows: what they share costs little.
-MOST_OF_MANY = 0.2
 
 
-def test_an_idle_worker_sends_a_command_in_two_seconds(build: Build) -> None:
+def test_an_idle_worker_sends_a_command_in_two_seconds_for_each_queue(build: Build) -> None:
     site = build()
     for _ in range(WORKERS):
         site.start_worker()
@@ -38,7 +36,7 @@ def test_an_idle_worker_sends_a_command_in_two_seconds(build: Build) -> None:
     sent, seconds = commands(site.client) - before, time.monotonic() - began
     # A claim, a turn to sweep, a beat, a ping of the wake channel: each kind may fall into the window
     # once more than its pace says.
-    assert sent <= WORKERS * MOST * seconds + 4
+    assert sent <= WORKERS * QUEUES * (MOST * seconds + 4)
 
 
 def test_idle_recurring_tasks_and_consumers_send_no_more(
@@ -60,7 +58,7 @@ def test_idle_recurring_tasks_and_consumers_send_no_more(
         assert sent <= MOST * seconds
 
 
-def test_a_hundred_idle_flows_share_their_commands_and_threads(
+def test_a_hundred_idle_flows_share_their_threads(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
     flows = [
@@ -69,14 +67,13 @@ def test_a_hundred_idle_flows_share_their_commands_and_threads(
     ]
     others = redis_client.info("clients")["connected_clients"]
     with running(Worker(flows, valkey.url)):
-        last(LEFT_OUT_SECONDS / 6)  # two looks
+        last(10)
         before, began = commands(redis_client), time.monotonic()
-        last(LEFT_OUT_SECONDS + 2)
+        last(WATCHED_SECONDS)
         sent, seconds = commands(redis_client) - before, time.monotonic() - began
         connections = redis_client.info("clients")["connected_clients"] - others
-        # All of them may have claimed in one moment.
         assert connections <= threading.active_count() <= 2 * MANY_FLOWS
-    assert sent <= MOST_OF_MANY * MANY_FLOWS * seconds
+    assert sent <= MOST * MANY_FLOWS * seconds
 
 
 def commands(client: redis.Redis) -> int:

@@ -183,7 +183,6 @@ def test_claims_that_are_stuck_although_work_is_due_fail(
     with running(worker):
         wait_until(lambda: worker.health().status == "ok", "the start")
         stick.set()
-        # A lane whose queue is quiet waits on without a word, so end its wait.
         queue.schedule("first", 1, b"")
         wait_until(lambda: worker.health().status == "failing", "the report")
         queue.schedule_many((f"{n}", 1, b"") for n in range(50))

@@ -15,8 +15,6 @@ from worker.queue.environment import Memory
 from worker.queue.replies import Put
 
 LEASE, LIMIT, OUTAGE, LONG = 20, 4, 3000, 2000
-#: How soon something is near, in a glance.
-SOON = LEASE // 2
 #: What is lost with Redis.
 REDIS = (
     *("known", "dead", "paused", "resumed", "lost_claims", "claims", "alone", "sweeper", "spared"),
@@ -140,10 +138,7 @@ class QueueWorld(Machine):
         assert self.flushed or self.due.keys() <= self.known.keys(), "a task is lost"
 
     def check(self) -> None:
-        """A glance tells what is near. With all faults over, everybody goes on, and everything is settled. No pause
-        comes back.
-        """
-        self.do_glance(*WORKERS)
+        """With all faults over, everybody goes on, and everything is settled. No pause comes back."""
         self.queue.resume()
         left = set(self.due)
         for round_ in range(12):
@@ -272,25 +267,6 @@ class QueueWorld(Machine):
     def do_seed_anew(self, worker: str) -> None:
         """By a newer schedule."""
         self.do_seed(worker, LEASE // 2)
-
-    def do_glance(self, *workers: str) -> None:
-        """Nothing is near only if no claim finds anything until then, and a turn goes on only for who has it."""
-        rows = [(self.queue, LEASE, b"", worker) for worker in workers]
-        for worker, (is_near, has_turn) in zip(
-            workers, self.queue.glance(rows, within_ms=SOON), strict=True
-        ):
-            assert has_turn == (self.sweeper is not None and self.sweeper[1] == worker), (
-                "whose turn?"
-            )
-            if has_turn:
-                self.sweeper = self.now + LEASE, worker
-            assert is_near or not self.paused, "paused"
-            leases = [each.at for each in self.known.values() if each.place == "leased"]
-            assert is_near or max(leases, default=0) <= self.now + LEASE, "a lease ends too late"
-        now, model, quiet = self.now, self._model(), Said(worker, False, False, 0, None, [])
-        self.now += SOON - 1
-        assert is_near or not self.take(quiet, LIMIT, LEASE, ""), "there is something to claim"
-        vars(self).update(_unpacked(model), now=now)
 
     def do_die(self, worker: str) -> None:
         queue = self.workers[worker]

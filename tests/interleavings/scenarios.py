@@ -11,7 +11,7 @@ SCENARIOS = [
     "schedule a; w1 lose claim, w1 claim, w1 ack a, w2 claim, w2 ack a, lease ends",
     "schedule a; w1 claim, w1 release a, w2 claim, w2 die, cancel a, lease ends",
     "schedule a; w1 claim, w1 lose claim, w1 ack a, flush, w1 sweep, lease ends",
-    "schedule later a, w1 sweep; w2 sweep, w1 resign, w2 claim, clock back, clock forward, w1 glance",
+    "schedule later a, w1 sweep; w2 sweep, w1 resign, w2 claim, clock back, clock forward",
     "schedule a; w1 claim, w1 extend long a, w2 claim, clock back x2, lease ends",
     "schedule a, w1 claim; w1 retry a, clock back x2, w2 claim, lease ends",
     "schedule a, w1 claim, w1 bury a, w1 sweep, schedule later a, requeue a",

@@ -3,7 +3,7 @@
 import json
 import math
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -94,23 +94,6 @@ class WorkerSide(ScriptedQueue):
         tasks = _claimed(token, fields)
         memory.takes_newest = bool(tasks) and not newest
         return Claim(tasks, now, next_in_ms, memory.paused)
-
-    def glance(
-        self,
-        others: Sequence[tuple["WorkerSide", int, bytes, str]],
-        *,
-        within_ms: int,
-        now_ms: int | None = None,
-    ) -> Iterator[tuple[bool, bool]]:
-        """For each of these queues on this server: is there something to claim ``within_ms``, is the turn extended?
-
-        Each comes with its lease in ms, the claimer that still waits if there is nothing, and the worker that
-        sweeps it; both may be empty.
-        """
-        keys = [key for queue, *_ in others for key in queue._scripts["glance"][1]]  # noqa: SLF001  of its own class
-        args = chain.from_iterable(values for _, *values in others)
-        reply = self._run("glance", now_ms, within_ms, *args, keys=keys)
-        return zip(map(bool, reply[::2]), map(bool, reply[1::2]), strict=True)
 
     def _expected(self, asked_at_ms: float) -> tuple[int | str, int]:
         """When a claim expects to run on the server's clock, and how long Redis has been silent, both ms."""

@@ -17,8 +17,7 @@ from .outages import HangDetector
 from .station import Station
 from .tally import Tally
 
-#: Time between two heartbeats. With these and the lookout, an idle worker of a hundred queues sends less than one
-#: command every five seconds for each of them; in a cluster, one every two seconds.
+#: Time between two heartbeats. With these an idle worker sends less than a command in two seconds for each queue.
 BEAT_SECONDS = 20.0
 #: Time between two heartbeats while tasks are handled, so that `stats --watch` stays current. Claims cost far more.
 BUSY_BEAT_SECONDS = 2.0

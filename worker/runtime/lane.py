@@ -1,8 +1,8 @@
 """The threads that wait, claim and handle tasks for one flow, or for the flows of one pool.
 
 One thread at a time waits and claims; the others handle what they have claimed. So an idle lane, however
-many threads it has, polls Redis once every `SLOW_POLL_SECONDS`, or as rarely as its flows and the worker's
-lookout allow, and wakes exactly when the next task is due.
+many threads it has, polls Redis once every `SLOW_POLL_SECONDS`, or as rarely as its flows allow, and wakes
+exactly when the next task is due.
 """
 
 import math
@@ -136,18 +136,8 @@ class Lane:
             wait = min(wait, left)
             self._progress_by = self._clock() + wait + STALLED_SECONDS
             self._emit(events.Waiting(self.stations[0].queue.name, wait))
-            self._wait(wait)
+            self.alarm.wait(wait)
         return None
-
-    def _wait(self, seconds: float) -> None:
-        self.alarm.wait(seconds)
-        # Unless a claim named the time.
-        while seconds >= SLOW_POLL_SECONDS and not (self._stopping.is_set() or self.alarm.is_set()):
-            now = self._clock()
-            if not all(station.is_quiet(now) for station in self.stations):
-                return
-            self._progress_by = now + SLOW_POLL_SECONDS + STALLED_SECONDS
-            self.alarm.wait(SLOW_POLL_SECONDS)
 
     def _claim(self, station: Station, limit: int | None) -> Claim:
         # A lane that hears no messages is never told to take over from watchers that are busy.

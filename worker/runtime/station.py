@@ -1,7 +1,5 @@
 """Claims the tasks of one flow in this process: how many, and when."""
 
-import math
-
 import redis
 
 from .. import events
@@ -21,8 +19,6 @@ from .shared import Shared
 
 #: How long to wait after a failed claim.
 RECONNECT = Backoff(base_seconds=0.1, cap_seconds=1.0)
-#: Longest time between two claims while slow polls are left out.
-LEFT_OUT_SECONDS = 60.0
 
 
 class Station:
@@ -50,8 +46,6 @@ class Station:
         #: How many claims have failed in a row, since when, and when to claim again.
         self._failed_claims = 0
         self._failing_since = self._claim_at = 0.0
-        #: When the last claim was sent, and until when there is nothing to claim as far as the lookout saw.
-        self._claimed_at = self.quiet_until = -math.inf
 
     @property
     def failing(self) -> bool:
@@ -67,10 +61,6 @@ class Station:
         """Seconds until the next claim is allowed; 0 or less means now, None that the flow is down or paused."""
         return self._claim_at - now if self.gate.up and not self.pause.holds(now) else None
 
-    def is_quiet(self, now: float) -> bool:
-        """Whether a slow poll may be left out."""
-        return now < min(self.quiet_until, self._claimed_at + LEFT_OUT_SECONDS)
-
     def claim(
         self, limit: int | None = None, *, waits_ms: int | None = None, relieved: bool = False
     ) -> Claim:
@@ -80,7 +70,6 @@ class Station:
 
         Raises redis.RedisError, and UnsafeServer, which is an outage of Redis like any other.
         """
-        self._claimed_at = self._clock()
         try:
             claim = self._claim(min(limit or self.limit, self.limit), waits_ms, relieved=relieved)
         except (redis.RedisError, UnsafeServer) as error:

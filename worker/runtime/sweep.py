@@ -7,7 +7,6 @@ flow's own handler.
 Every ``lookahead_seconds`` a round also reads what is due soon, so that a lost task is restored before that.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
@@ -71,7 +70,6 @@ class Sweeper:
         self._my_turn = False
         self._ask_at = 0.0
         #: When the last round began.
-        self._began_at = -math.inf
         #: Since when Redis has not answered; None while it does.
         self._silent_since: float | None = None
         #: Whether the records could be read the last time.
@@ -98,7 +96,6 @@ class Sweeper:
 
     def sweep(self, now: float) -> None:
         """One round. ``now`` is on the monotonic clock."""
-        self._began_at = now
         if not self._station.gate.up:
             self._resign()
             return
@@ -273,15 +270,6 @@ class Sweeper:
         turn_ms = EXTEND_AFTER * term_ms if found.turn else found.turn_in_ms
         self._ask_at = asked_at + turn_ms / 1000
         return found
-
-    def turn_of(self, now: float) -> str:
-        """Whose turn the lookout may extend: this worker's id if it sweeps, otherwise ""."""
-        sweeps = self._my_turn and now < self._began_at + EXTEND_AFTER * self._flow.lease_seconds
-        return self._worker_id if sweeps else ""
-
-    def extended(self, asked_at: float, *, turn: bool) -> None:
-        """Note whether the turn was extended; if not, Redis may have lost data."""
-        self._ask_at = asked_at + EXTEND_AFTER * self._flow.lease_seconds if turn else 0.0
 
     def _hiccups(self, now: float) -> bool:
         """Whether Redis has been silent for less than `SILENCE_SECONDS`."""

@@ -18,7 +18,6 @@ from .event_log import EventLog
 from .heartbeat import Heartbeat, new_worker_id
 from .lane import Lane
 from .liveness import Liveness, Watched, WorkerHealth
-from .lookout import Lookout
 from .pauses import PauseRound
 from .recurring import Recurring
 from .rounds import Rounds
@@ -217,10 +216,6 @@ class Worker:
             self._thread("renewals", self._renewals.run),
             self._thread("waker", Waker(self._client, alarms, self._stopping).run),
         ]
-        polled = [each for each in self._watched if each.station.slow_poll_seconds is None]
-        # A script cannot see all queues of a cluster.
-        if polled and not hasattr(self._client, "get_nodes"):
-            self._repeat("lookout", Lookout(polled).round)
         places: dict[Hashable, PauseRound] = {}
         for station, lane, _ in self._watched:
             self._renewals.add(f"renewer {station.queue.name}", station.renewer.round)
