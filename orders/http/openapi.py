@@ -44,9 +44,6 @@ METHODS = ("get", "post", "put", "patch", "delete")
 DESCRIPTION = """\
 Orders that are paid in time, or cancelled on time.
 
-Guides: [by example](/docs?guide=http-api), [payments](/docs?guide=payments),
-[webhooks](/docs?guide=webhooks), [fairness](/docs?guide=fairness).
-
 **Errors** are problem+json (RFC 9457) with a stable `code`. These have one meaning everywhere:
 
 | status | `code` | |

@@ -20,7 +20,6 @@ from orders.http.auth import (
     page,
     services,
 )
-from orders.http.pages import GUIDES
 from orders.http.routing import Routes
 from orders.http.schemas.freezes import FreezeChangeIn, FreezeIn
 from orders.http.schemas.payments import RefundIn
@@ -44,6 +43,8 @@ from orders.ops.sessions import COOKIE, SECONDS, Session, Sessions
 from orders.sql.acting import KEY_ID
 
 STATIC = Path(__file__).parent / "static"
+#: The repository's docs.
+GUIDES = Path(__file__).parents[1] / "guides"
 #: Only the page's own files and routes, nothing inline, and not in a frame.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "

@@ -142,25 +142,9 @@ def test_errors_that_operations_leave_out_are_described_once(api: Api, document:
                 assert [code for code in codes if f"`{code}`" not in described[status]] == []
 
 
-def test_every_guide_that_the_page_links_to_is_served(api: Api, document: Any) -> None:
-    """And those that they link to, by whatever way one gets there."""
-    texts = [document["info"]["description"]]
-    known: set[str] = set()
-    while texts:
-        links = re.findall(r"\]\(([^)#]*)[^)]*\)", texts.pop())
-        for path in {each for each in links if each and "://" not in each} - known:
-            known.add(path)
-            assert re.fullmatch(r"/openapi.json|/docs\?guide=[a-z-]+", path)
-            if path != "/openapi.json":
-                found = api.send("GET", path.replace("?guide=", "/guides/"), key=None).get_json()
-                assert found["info"]["title"]
-                texts.append(found["info"]["description"])
-    assert known >= {f"/docs?guide={name}" for name in ("http-api", "runbook", "webhooks")}
-
-
 @pytest.mark.parametrize(
     "name", ["../__init__.py", "%2e%2e/__init__.py", "..%2f__init__.py", "/etc/passwd", "%00", ""]
 )
 def test_nothing_but_the_pages_own_files_is_served(api: Api, name: str) -> None:
-    for folder in ("assets", "page", "guides"):
+    for folder in ("assets", "page"):
         assert api.send("GET", f"/docs/{folder}/{name}", key=None).status_code in (308, 404)
