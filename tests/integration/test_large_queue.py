@@ -91,7 +91,7 @@ def looks(
     page.log_in()
 
     def command(line: str) -> None:
-        assert main(["--redis-url", valkey.url, *line.split()]) == COMMANDS[line]
+        assert main([*line.split(), "--redis-url", valkey.url]) == COMMANDS[line]
 
     order = f"orders/{content(api.place())['id']}"
     calls = ((command, COMMANDS), (page.get, [*PAGE, order]))

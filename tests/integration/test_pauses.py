@@ -45,7 +45,7 @@ def command(valkey: Valkey, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs the command line in this process; returns what it printed."""
 
     def command(*arguments: str, url: str = valkey.url, status: int = 0) -> str:
-        assert main(["--redis-url", url, *arguments, "--flows", FLOWS]) == status
+        assert main([*arguments, "--redis-url", url, "--flows", FLOWS]) == status
         captured = capsys.readouterr()
         return captured.out + captured.err
 

@@ -40,7 +40,7 @@ def command(valkey: Valkey, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs the command line in this process; returns what it printed."""
 
     def command(*arguments: str, status: int = 0) -> str:
-        assert main(["--redis-url", valkey.url, *arguments]) == status
+        assert main([*arguments, "--redis-url", valkey.url]) == status
         return capsys.readouterr().out
 
     return command
@@ -333,7 +333,7 @@ def test_a_queue_that_nobody_serves_is_warned_of(
 
     def warnings(queue: str) -> list[str]:
         for words in (["schedule", "a", "--in", "1h"], ["pause"], ["resume"]):
-            assert main(["--redis-url", valkey.url, *words, "--queue", queue]) == 0
+            assert main([*words, "--redis-url", valkey.url, "--queue", queue]) == 0
         return capsys.readouterr().err.splitlines()
 
     assert warnings("operated") == []
@@ -378,7 +378,7 @@ def test_an_extra_run_leaves_the_planned_one_alone(
 def test_a_flow_that_does_not_recur_has_no_extra_run(
     command: Command, capsys: pytest.CaptureFixture[str], valkey: Valkey
 ) -> None:
-    assert main(["--redis-url", valkey.url, "run-now", FLOWS]) == 1
+    assert main(["run-now", "--redis-url", valkey.url, FLOWS]) == 1
     assert "none of these flows is recurring" in capsys.readouterr().err
     command("run-now", RECURRING, "--queue", "operated", status=1)
 

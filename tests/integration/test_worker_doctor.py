@@ -408,7 +408,7 @@ def test_settings_that_contradict_each_other(redis_client: redis.Redis, flow: Fl
 @pytest.fixture
 def doctor(valkey: Valkey, capsys: pytest.CaptureFixture[str]) -> Doctor:
     def run(*arguments: str, status: int) -> dict[str, Finding]:
-        assert main(["--redis-url", valkey.url, "doctor", "--json", *arguments]) == status
+        assert main(["doctor", "--redis-url", valkey.url, "--json", *arguments]) == status
         rows = map(json.loads, capsys.readouterr().out.splitlines())
         return {row["check"]: Finding(**row) for row in rows}
 
@@ -439,7 +439,7 @@ def test_for_people_each_line_says_how_it_is_and_what_to_do_next(
     valkey: Valkey, queue: DelayQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     queue.pause()
-    assert main(["--redis-url", valkey.url, "doctor", FLOWS]) == 2
+    assert main(["doctor", "--redis-url", valkey.url, FLOWS]) == 2
     lines = capsys.readouterr().out.splitlines()
     at = lines.index("failure  queue.pause        examined is paused: nothing is claimed or swept")
     assert lines[at + 1].strip() == "-> End the pause with `resume` once its reason is gone."

@@ -170,7 +170,7 @@ def test_the_operators_commands_work_on_its_queue(
     valkey: Valkey, redis_client: redis.Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def command(*arguments: str) -> Any:
-        assert main(["--redis-url", valkey.url, *arguments, "--flows", f"{__name__}:flows"]) == 0
+        assert main([*arguments, "--redis-url", valkey.url, "--flows", f"{__name__}:flows"]) == 0
         return capsys.readouterr().out
 
     queue = DelayQueue(redis_client, "operated")

@@ -113,7 +113,7 @@ def test_without_a_redis_url_the_command_says_so(capsys: pytest.CaptureFixture[s
 
 
 def test_a_redis_that_does_not_answer_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--redis-url", "redis://127.0.0.1:1", "stats", f"{__name__}:flows"]) == 1
+    assert cli.main(["stats", "--redis-url", "redis://127.0.0.1:1", f"{__name__}:flows"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("worker: Redis: ")
     assert error.count("\n") == 1
@@ -133,7 +133,7 @@ def test_what_to_put_back_or_delete_must_be_said_exactly(
     verb: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["dead", verb, "--flows", f"{__name__}:two_flows", *arguments]
-    assert cli.main(["--redis-url", "redis://127.0.0.1:1", *command]) == 1
+    assert cli.main([*command, "--redis-url", "redis://127.0.0.1:1"]) == 1
     assert message in capsys.readouterr().err
 
 

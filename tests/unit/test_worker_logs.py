@@ -456,7 +456,7 @@ def test_an_unknown_level_is_explained_and_ends_the_worker(
     level: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LOG_LEVEL", level)
-    assert cli.main(["--redis-url", "redis://127.0.0.1:1", "run", "no.such:flows"]) == 1
+    assert cli.main(["run", "--redis-url", "redis://127.0.0.1:1", "no.such:flows"]) == 1
     assert capsys.readouterr().err == (
         f"worker: LOG_LEVEL is one of DEBUG, INFO, WARNING, ERROR, CRITICAL, not {level!r}\n"
     )

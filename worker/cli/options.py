@@ -146,12 +146,7 @@ def chosen(argument: Command) -> Callable[[Command], Command]:
         argument,
         click.option("-f", "--flows", "flows_option", **FLOWS),
         click.option("-q", "--queue", metavar="NAME", help="only this queue"),
-        click.option(
-            "--redis-url",
-            metavar="URL",
-            default=lambda: click.get_current_context().find_root().params["redis_url"],
-            help="default: REDIS_URL",
-        ),
+        click.option("--redis-url", metavar="URL", envvar="REDIS_URL", help="default: REDIS_URL"),
     )
 
 

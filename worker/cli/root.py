@@ -48,13 +48,7 @@ exit status:
 
 
 @click.group(help=__doc__, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--redis-url",
-    metavar="URL",
-    envvar="REDIS_URL",
-    help="default: the environment variable REDIS_URL",
-)
-def cli(**_: object) -> None:
+def cli() -> None:
     pass
 
 
