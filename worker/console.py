@@ -2,14 +2,12 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 from rich import box
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -86,15 +84,3 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     for row in rows:
         made.add_row(*(Text(f"{cell:,}" if type(cell) is int else shown(cell)) for cell in row))
     return made
-
-
-@contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show how far something has come on standard error, if that is a terminal. Call the result with each increment."""
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), "{task.description}", MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.advance(task, done)

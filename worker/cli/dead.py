@@ -15,7 +15,6 @@ from ..console import (
     duration,
     print_json,
     print_table,
-    progress,
     shown,
     terminal,
 )
@@ -231,14 +230,12 @@ def _changing(
         missing, total = dict.fromkeys(ids), 0
         did = f"would be {done_is}" if dry_run else done_is
         for queue in queues:
-            count, most = 0, len(ids) or queue.stats().dead
-            with progress(f"{verb} dead letters of {queue.name}", most) as advance:
-                for page in _pages(queue, ids, wanted):
-                    done = page if dry_run else change(queue, page)
-                    count += len(done)
-                    advance(len(page))
-                    for task_id in done if ids else ():
-                        missing.pop(task_id, None)
+            count = 0
+            for page in _pages(queue, ids, wanted):
+                done = page if dry_run else change(queue, page)
+                count += len(done)
+                for task_id in done if ids else ():
+                    missing.pop(task_id, None)
             total += count
             if as_json:
                 print_json({"queue": queue.name, did.replace(" ", "_"): count})
