@@ -16,7 +16,6 @@ from ..console import (
     print_json,
     print_table,
     shown,
-    terminal,
 )
 from ..findings import quantity
 from ..queue.delay_queue import DelayQueue
@@ -119,13 +118,8 @@ def list_letters(named: Chosen, wanted: Filter, *, as_json: bool, limit: int) ->
         if as_json:
             for row in rows:
                 print_json(row)
-        elif terminal():
-            _print_table(queue, [*rows])
         else:
-            for row in rows:
-                row.pop("traceback", None)  # too long for a line; --json prints it
-                row["error"] = _first_line(row)
-                click.echo("  ".join(f"{name}={shown(value)}" for name, value in row.items()))
+            _print_table(queue, [*rows])
 
 
 def _newest(queue: DelayQueue, wanted: Filter, limit: int) -> Iterator[Letter]:
@@ -147,7 +141,7 @@ def _print_table(queue: DelayQueue, rows: Sequence[dict[str, Any]]) -> None:
             row["id"],
             f"{duration(now_ms - int(row.get('died_at_ms', 0)))} ago",
             row.get("reason"),
-            _first_line(row),
+            str(row.get("error") or "").partition("\n")[0],
             row.get("failures"),
         )
         for row in rows
@@ -155,10 +149,6 @@ def _print_table(queue: DelayQueue, rows: Sequence[dict[str, Any]]) -> None:
     if lines:
         print_table(("id", "died", "reason", "error", "failures"), lines)
     click.echo(f"{len(rows):,} of {quantity(queue.stats().dead, 'dead letter')} in {queue.name}")
-
-
-def _first_line(row: dict[str, Any]) -> str:
-    return str(row.get("error") or "").partition("\n")[0]
 
 
 @dead.command(epilog=examples("dead show ID\ndead show ID --json"))
