@@ -96,7 +96,7 @@ def test_who_paused_and_why_is_shown(hall: Hall, command: Command) -> None:
 
 def test_what_else_holds_tasks_up_is_shown(command: Command) -> None:
     FLOW[:] = [Flow(name="held", handler=lambda _: None, held=lambda: "frozen: why")]
-    assert "held  frozen: why" in command("stats")
+    assert "held (frozen: why)" in command("stats")
 
     def fails() -> str:
         raise Unavailable("no answer")
