@@ -32,18 +32,12 @@ _row = insert(api_signs).values(process=p("for_process", type_=Id), at=now())
 SIGN = _row.on_conflict_do_update(index_elements=[api_signs.c.process], set_={"at": now()})
 # Forget processes that ended long ago.
 FORGET = sa.delete(api_signs).where(api_signs.c.at < later(now(), KEPT_MS))
-
-
-def _is_open(rule: str) -> sa.ColumnElement[bool]:
-    is_open = (IN_FORCE, freezes.c.ends_at > now(), freezes.c.opened_by == text_literal(rule))
-    return sa.exists(sa.select(freezes.c.id).where(*is_open))
-
-
+_shut = (IN_FORCE, freezes.c.ends_at > now(), freezes.c.opened_by == text_literal(DOOR))
 # The database's clock, the newest sign, and whether the door is shut already.
 LOOK = sa.select(
     clock().label("at"),
     sa.select(sa.func.max(api_signs.c.at)).scalar_subquery().label("signed_at"),
-    _is_open(DOOR).label("is_shut"),
+    sa.exists(sa.select(freezes.c.id).where(*_shut)).label("is_shut"),
 )
 
 
