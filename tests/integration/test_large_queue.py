@@ -41,7 +41,7 @@ COMMANDS = {
     f"workers {OF_QUEUE}": 0,
     f"doctor {FLOWS}": 2,  # no worker is running
     f"dead list {OF_QUEUE}": 0,
-    f"dead list {OF_QUEUE} --error NoSuchError": 0,
+    f"dead list {OF_QUEUE} --matching NoSuchError": 0,
     f"dead show {DEAD[7]} {OF_QUEUE}": 0,
     f"dead requeue --all --dry-run {OF_QUEUE}": 0,
     f"dead purge --older-than 1h --dry-run {OF_QUEUE}": 0,

@@ -124,7 +124,7 @@ def test_a_redis_that_does_not_answer_is_one_line(capsys: pytest.CaptureFixture[
     [
         ([], "name the ids, or pass --all or a filter"),
         (["x", "--all"], "name the ids, or pass --all or a filter"),
-        (["x", "--error", "E"], "name the ids, or pass --all or a filter"),
+        (["x", "--matching", "E"], "name the ids, or pass --all or a filter"),
         (["--all", "--queue", "c"], "no queue 'c': the flows have a, b"),
     ],
 )
@@ -204,7 +204,7 @@ def test_any_other_moment_is_refused(text: str) -> None:
 
 
 def test_a_pattern_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["dead", "list", f"{__name__}:flows", "--reason", "(a"]) == 2
+    assert cli.main(["dead", "list", f"{__name__}:flows", "--matching", "(a"]) == 2
     assert "is not a regular expression" in capsys.readouterr().err
 
 

@@ -32,8 +32,7 @@ PAYLOADS = 10
 class Filter:
     """A dead letter must match all that are given."""
 
-    reason: re.Pattern[str] | None = None
-    error: str | None = None
+    matching: re.Pattern[str] | None = None
     older_than: int | None = None
     newer_than: int | None = None
 
@@ -53,10 +52,9 @@ class Filter:
 
     def _matches(self, story: Mapping[str, Any], now_ms: int) -> bool:
         age_ms = now_ms - int(story.get("died_at_ms") or 0)
-        error = str(story.get("error") or "").partition(":")[0]
+        texts = [str(story.get(name) or "") for name in ("reason", "error")]
         return (
-            (self.reason is None or self.reason.search(str(story.get("reason"))) is not None)
-            and self.error in (None, error)
+            (self.matching is None or any(map(self.matching.search, texts)))
             and (self.older_than is None or age_ms > self.older_than)
             and (self.newer_than is None or age_ms < self.newer_than)
         )
@@ -75,12 +73,11 @@ def pattern(_context: object, _parameter: object, text: str | None) -> re.Patter
 filtered = options_of(
     Filter,
     click.option(
-        "--reason",
+        "--matching",
         callback=pattern,
         metavar="PATTERN",
-        help="a regular expression that matches part of the reason, ignoring case",
+        help="a regular expression that matches part of the reason or the error, ignoring case",
     ),
-    click.option("--error", metavar="CLASS", help="the error's class, such as ValueError"),
     click.option(
         "--older-than", type=DURATION, help="died more than this long ago: 90s, 30m, 2h, 1d"
     ),
@@ -102,8 +99,8 @@ def dead() -> None:
     "list",
     epilog=examples("""
         dead list
-        dead list --reason 'timed? out' --newer-than 1h
-        dead list --error ValueError --limit 5 --json"""),
+        dead list --matching 'timed? out' --newer-than 1h
+        dead list --matching ValueError --limit 5 --json"""),
 )
 @of_flows
 @AS_JSON
@@ -192,7 +189,7 @@ def _changing(
         epilog=examples(f"""
             dead {verb} ID ID
             dead {verb} --all
-            dead {verb} --error OperationalError --older-than 2h --dry-run"""),
+            dead {verb} --matching OperationalError --older-than 2h --dry-run"""),
     )
     @of_ids(required=False)
     @AS_JSON
