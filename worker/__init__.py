@@ -47,7 +47,7 @@ from .queue.replies import (
     WorkerStatus,
 )
 from .queue.scheduler import BatchScheduler
-from .runtime.consumer import Consumer, Taken
+from .runtime.consumer import Consumer
 from .runtime.liveness import FlowHealth, WorkerHealth
 from .runtime.recurring import Recurring
 from .runtime.worker import Worker
@@ -90,7 +90,6 @@ __all__ = [
     "Seeded",
     "Stats",
     "Sweep",
-    "Taken",
     "Task",
     "TaskState",
     "Unavailable",

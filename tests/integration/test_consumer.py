@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import redis
@@ -39,7 +38,6 @@ from worker import (
     UnsafeServer,
     events,
 )
-from worker.flow import MAX_BATCH_SIZE
 from worker.queue.replies import Place
 from worker.runtime.lane import Batch
 
@@ -156,8 +154,6 @@ def test_a_time_out_ends_the_wait_with_nothing(queue: DelayQueue, consumer: Cons
     for timeout_seconds in (0, 0.01):
         with consumer.take(timeout_seconds) as task:
             assert task is None
-        with consumer.take_many(10, timeout_seconds) as tasks:
-            assert tasks == []
 
 
 def test_what_is_due_is_taken_without_a_wait_by_the_first_look(
@@ -218,12 +214,12 @@ def test_the_queue_named_first_goes_first(
         queues[name].schedule_many((f"{name} {n}", n, b"") for n in range(20))
     taken = []
     with Consumer(redis_client, names) as consumer:
-        for task in consumer:
-            taken.append(task.id)
-            if task.id == "medium 5":  # they come while lower ones wait
+        while "low 19" not in taken:
+            with consumer.take(LONG) as task:
+                assert task is not None
+                taken.append(task.id)
+            if taken[-1] == "medium 5":  # they come while lower ones wait
                 queues["high"].schedule_many((f"late {n}", n, b"") for n in range(5))
-            if task.id == "low 19":
-                break
     high, medium, low = ([f"{name} {n}" for n in range(20)] for name in names)
     late = [f"late {n}" for n in range(5)]
     assert taken == [*high, *medium[:6], *late, *medium[6:], *low]
@@ -416,8 +412,8 @@ def test_a_task_whose_lease_may_have_ended_is_given_back(
     lane, claimed = consumer._lane, []
     claim = lane.next
 
-    def freeze_once(limit: int, until: float) -> Batch | None:
-        batch = claim(limit, until)
+    def freeze_once(until: float) -> Batch | None:
+        batch = claim(until)
         claimed.append(batch)
         if batch is None or len(claimed) > 1:
             return batch
@@ -429,134 +425,6 @@ def test_a_task_whose_lease_may_have_ended_is_given_back(
         assert (task.id, task.deliveries) == ("a", 0)
     assert consumer.counts == {"released": 1, "done": 1}
     assert len(claimed) == 2
-
-
-# -- many at a time ------------------------------------------------------------------------
-
-
-def test_tasks_taken_together_are_settled_each_by_its_outcome(
-    queue: DelayQueue, consumer: Consumer
-) -> None:
-    queue.schedule_many((name, n, b"") for n, name in enumerate("abcde"))
-    with consumer.take_many(4) as tasks:
-        assert [task.id for task in tasks] == [*"abcd"]
-        tasks.outcomes = {"b": Retry(60_000), "c": DeadLetter("no use"), "d": Failed("refused")}
-        tasks.clear()  # what its holder does with the list is its own business
-    left = state(queue)
-    assert sorted(left["scheduled"]) == [*"bde"]
-    assert left["dead"] == ["c"]
-    assert consumer.counts == {"done": 1, "retried": 1, "dead": 1, "failed": 1}
-
-
-@pytest.mark.parametrize("error", [KeyError("b"), DeadLetter("b")])
-def test_a_failing_batch_is_isolated_to_the_task_at_fault(
-    redis_client: redis.Redis, queue: DelayQueue, error: Exception
-) -> None:
-    ids = [str(n) for n in range(9)]
-    queue.schedule_many((task_id, n, b"") for n, task_id in enumerate(ids))
-    sizes = []
-    # Whoever raised waits for the lease to end; nobody else may see it end.
-    with Consumer(redis_client, "q", lease_seconds=1, max_failures=1) as consumer:
-        while queue.stats().dead == 0 or len(consumer.counts) == 0 or queue.stats().leased:
-            try:
-                with consumer.take_many(9, LONG) as tasks:
-                    sizes.append(len(tasks))
-                    if "4" in [task.id for task in tasks]:
-                        raise error
-            except KeyError as raised:
-                assert raised is error  # noqa: PT017  an outcome ends in the block
-    assert [letter.id for letter in queue.dead()] == ["4"]
-    assert (sizes[0], sizes[1]) == (9, 3)
-    assert consumer.counts == {"done": 8, "dead": 1}
-
-
-def test_an_outcome_that_was_told_before_the_block_raised_holds(
-    queue: DelayQueue, consumer: Consumer
-) -> None:
-    queue.schedule_many([("a", 1, b""), ("b", 2, b"")])
-
-    def fail() -> None:
-        with consumer.take_many(2) as tasks:
-            tasks.outcomes["a"] = DeadLetter("no use")
-            raise KeyError("mine")
-
-    with pytest.raises(KeyError):
-        fail()
-    assert [letter.id for letter in queue.dead()] == ["a"]
-    assert [*state(queue)["leased"]] == ["b"]
-
-
-def test_as_many_are_taken_as_a_claim_can_hold(queue: DelayQueue, consumer: Consumer) -> None:
-    queue.schedule_many((str(n), 1, b"") for n in range(MAX_BATCH_SIZE))
-    with consumer.take_many(MAX_BATCH_SIZE) as tasks:
-        assert len(tasks) == MAX_BATCH_SIZE
-
-
-def test_claims_that_timed_out_are_smaller_for_a_while(
-    queue: DelayQueue, consumer: Consumer
-) -> None:
-    queue.schedule_many((str(n), n, b"") for n in range(11))
-    [station] = consumer._lane.stations
-    while station.limit > 1:
-        with patch.object(station.queue, "_run", side_effect=redis.TimeoutError):
-            with consumer.take_many(4, 0):
-                pass
-            station._claim_at = 0.0
-    sizes = []
-    for _ in range(4):
-        with consumer.take_many(4, LONG) as tasks:
-            sizes.append(len(tasks))
-    assert sizes == [1, 2, 4, 4]
-
-
-def test_an_outage_gives_all_of_a_block_back(queue: DelayQueue, consumer: Consumer) -> None:
-    queue.schedule_many([("a", 1, b""), ("b", 2, b"")])
-    with consumer.take_many(2):
-        raise Unavailable("the mail server")
-    assert state(queue)["scheduled"] == {"a": 1, "b": 2}
-    assert consumer.counts == {"released": 2}
-
-
-# -- iteration -----------------------------------------------------------------------------
-
-
-def test_in_a_loop_a_task_is_done_when_the_next_one_is_asked_for(
-    queue: DelayQueue, consumer: Consumer
-) -> None:
-    queue.schedule_many((name, n, b"") for n, name in enumerate("abc"))
-    left = []
-    for task in consumer:
-        left.append([*state(queue)["leased"]])
-        if task.id == "c":
-            break
-    assert left == [["a"], ["b"], ["c"]]
-    assert consumer.counts == {"done": 2}
-
-
-def test_a_loop_that_is_left_keeps_its_task_leased(
-    redis_client: redis.Redis, queue: DelayQueue
-) -> None:
-    queue.schedule("a", 1)
-    with Consumer(redis_client, "q", lease_seconds=0.2) as consumer:
-
-        def fail() -> None:
-            for _ in consumer:
-                raise KeyError("mine")
-
-        with pytest.raises(KeyError):
-            fail()
-    with Consumer(redis_client, "q") as other, other.take(LONG) as task:
-        assert task is not None
-        assert (task.deliveries, task.failures) == (1, 0)
-
-
-@pytest.mark.usefixtures("no_slow_poll")
-def test_a_loop_ends_when_the_consumer_is_closed(waiting: Waiting) -> None:
-    with ThreadPoolExecutor(1) as executor:
-        ids = executor.submit(lambda: [task.id for task in waiting.consumer])
-        waiting.wait_for(events.Waiting)
-        waiting.consumer.close()
-        assert ids.result(LONG) == []
 
 
 # -- what goes away ------------------------------------------------------------------------
@@ -677,12 +545,12 @@ def test_three_queues_are_taken_from_in_strict_order(
         taken = Counter[str]()
         while sum(taken.values()) < 300:
             before = [queue.stats().due for queue in queues]
-            with consumer.take_many(1, LONG) as tasks:
+            with consumer.take(LONG):
                 after = [queue.stats() for queue in queues]
                 [name] = [q.name for q, s in zip(queues, after, strict=True) if s.leased]
                 first = next((n for n, due in enumerate(before) if due), len(names) - 1)
                 assert names.index(name) <= first
-                taken[name] += len(tasks)
+                taken[name] += 1
         for each in offers:
             each.result(LONG)
     assert taken == dict.fromkeys(names, 100)
@@ -771,7 +639,6 @@ def test_a_closed_consumer_leaves_no_thread_and_no_connection(
     consumer.close()
     with pytest.raises(ConsumerClosed), consumer.take(0):
         raise AssertionError
-    assert [*consumer] == []
 
 
 def test_closing_an_unused_consumer_asks_redis_nothing() -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +19,7 @@ import redis
 from devtools.processes import ROOT, wait_until
 from devtools.valkey import Valkey, private_valkey
 from tests.conftest import DURABLE
+from tests.integration.workers import running
 from tests.unit.engine import Heard
 from worker import (
     Backoff,
@@ -26,9 +27,11 @@ from worker import (
     ConsumerClosed,
     DelayQueue,
     Delays,
+    Flow,
     Reschedule,
     Retry,
     Task,
+    Worker,
     events,
 )
 
@@ -36,6 +39,12 @@ from worker import (
 LONG = 60.0
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
+
+
+def taken_id(consumer: Consumer) -> str:
+    """Wait for a task, and do it."""
+    with consumer.take() as task:
+        return task.id
 
 
 def drained(consumer: Consumer) -> list[str]:
@@ -86,7 +95,7 @@ def test_a_consumer_blocks_until_something_is_offered(
         "worker.runtime.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX
     )  # it is woken
     with ThreadPoolExecutor(1) as thread, Consumer(redis_client, "q") as consumer:
-        ids = thread.submit(lambda: next(task.id for task in consumer))
+        ids = thread.submit(taken_id, consumer)
         channel = queue.keys.wake
         wait_until(lambda: dict(redis_client.pubsub_numsub(channel))[channel.encode()], "it")
         queue.schedule("a", delay_ms=20)
@@ -108,7 +117,7 @@ def test_an_idle_connection_that_is_closed_ends_no_loop(
             clients: Any = client.client_list(_type="normal")
             return sum(each["name"] == "idle" for each in clients)
 
-        taken = thread.submit(lambda: next(task.id for task in consumer))
+        taken = thread.submit(taken_id, consumer)
         wait_until(lambda: heard.of(events.Waiting), "it to wait")
         wait_until(lambda: open_connections() == 0, "the server to close it", every=0.001)
         DelayQueue(client, "q").schedule("a", 1)
@@ -244,8 +253,10 @@ def test_a_message_is_unique_by_its_id_and_has_a_payload(
 ) -> None:
     for action in ("cancel", "cancel"):
         queue.schedule(str(uuid4()), 1, json.dumps({"order": "12345", "action": action}).encode())
-    with Consumer(redis_client, "q") as consumer, consumer.take_many(10) as tasks:
-        assert [json.loads(task.payload)["order"] for task in tasks] == ["12345", "12345"]
+    with Consumer(redis_client, "q") as consumer:
+        for _ in range(2):
+            with consumer.take() as task:
+                assert json.loads(task.payload)["order"] == "12345"
 
 
 def test_a_queue_with_different_delays_is_destroyed(
@@ -416,17 +427,18 @@ def test_three_queues_are_served_in_the_order_of_their_priority(
     assert came == ["high", "high", "medium", "low", "low"]
 
 
-def test_a_hundred_tasks_are_handled_by_ten_threads(
-    redis_client: redis.Redis, queue: DelayQueue
-) -> None:
+def test_a_hundred_tasks_are_handled_by_ten_threads(valkey: Valkey, queue: DelayQueue) -> None:
     queue.schedule_many((str(n), n, b"") for n in range(250))
     handled: list[str] = []
     sizes = []
-    with Consumer(redis_client, "q") as consumer, ThreadPoolExecutor(10) as threads:
-        while len(handled) < 250:
-            with consumer.take_many(100, 0) as tasks:
-                sizes.append(len(tasks))
-                handled += threads.map(lambda task: task.id, tasks)
+
+    def handle(tasks: Sequence[Task]) -> None:
+        sizes.append(len(tasks))
+        handled.extend(threads.map(lambda task: task.id, tasks))
+
+    flow = Flow(name="q", handler=handle, batch_size=100)
+    with ThreadPoolExecutor(10) as threads, running(Worker([flow], valkey.url)):
+        wait_until(lambda: len(handled) == 250, "all of them")
     assert sizes == [100, 100, 50]
     assert handled == [str(n) for n in range(250)]
 

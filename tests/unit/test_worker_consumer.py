@@ -25,15 +25,6 @@ def test_a_consumer_refuses_what_a_flow_refuses(settings: dict[str, Any]) -> Non
         Consumer(NOWHERE, "a", **settings)
 
 
-@pytest.mark.parametrize("limit", [0, 2001])
-def test_a_limit_is_what_a_claim_can_take(limit: int) -> None:
-    with (
-        pytest.raises(ValueError, match="limit is 1 to 2000"),
-        Consumer(NOWHERE, "a").take_many(limit),
-    ):
-        raise AssertionError
-
-
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 1e9])
 def test_a_time_out_is_one_that_can_be_waited_for(seconds: float) -> None:
     with pytest.raises(ValueError, match="timeout_seconds"), Consumer(NOWHERE, "a").take(seconds):

@@ -719,28 +719,15 @@ def test_claims_shrink_after_what_a_batch_may_have_caused(
 
 
 @pytest.mark.parametrize(
-    ("error", "asked", "limits"),
-    [
-        (redis.TimeoutError("slow"), None, [8, 4, 2, 1, 1]),
-        (redis.TimeoutError("slow"), 5, [5, 4, 2, 1, 1]),  # a Consumer's take_many
-        (GONE, None, [8] * 5),
-    ],
+    ("error", "limits"), [(redis.TimeoutError("slow"), [8, 4, 2, 1, 1]), (GONE, [8] * 5)]
 )
 def test_the_limit_halves_when_a_claim_times_out(
-    clock: Clock, error: redis.RedisError, asked: int | None, limits: list[int]
+    clock: Clock, error: redis.RedisError, limits: list[int]
 ) -> None:
     flow = Flow(name="a", handler=lambda _: None, batch_size=8)
     queue = Scripted("a", error)
-    assert Line(clock, (flow, queue), waits=5).lane.next(asked) is None
+    assert Line(clock, (flow, queue), waits=5).lane.next() is None
     assert queue.limits == limits
-
-
-def test_no_more_is_claimed_than_was_asked_for(clock: Clock) -> None:
-    shop = Shop(clock, lambda _: None)
-    shop.schedule(*"abc")
-    batch = shop.line.lane.next(limit=2)
-    assert batch is not None
-    assert [task.id for task in batch.tasks] == ["a", "b"]
 
 
 def test_the_limit_and_the_lease_are_what_redis_is_asked_for(clock: Clock) -> None:

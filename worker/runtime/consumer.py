@@ -3,7 +3,7 @@
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, Self, Unpack, overload
 
@@ -11,11 +11,11 @@ import redis
 
 from .. import events
 from ..errors import FATAL, ConsumerClosed, Unavailable
-from ..flow import MAX_BATCH_SIZE, MAX_SECONDS, CommonSettings, Flow, Outcome, Task
+from ..flow import MAX_SECONDS, CommonSettings, Flow, Outcome, Task
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import REAL, Environment
 from .event_log import EventLog
-from .isolation import results_of, results_of_error
+from .isolation import results_of_error
 from .lane import Batch, Lane
 from .renewal import HeldTasks
 from .results import BatchResult
@@ -23,15 +23,6 @@ from .rounds import Rounds
 from .server_check import ServerCheck
 from .shared import Shared
 from .waker import Waker
-
-
-class Taken(list[Task]):
-    """Tasks that were taken together. When the block ends, each is done unless it has an outcome."""
-
-    def __init__(self, tasks: Sequence[Task] = ()) -> None:
-        super().__init__(tasks)
-        #: The outcomes of tasks that are not done, by task id, as a handler would return them.
-        self.outcomes: dict[str, Outcome] = {}
 
 
 class Consumer:
@@ -90,7 +81,7 @@ class Consumer:
         self._lane = Lane(self._shared)
         for name in names:
             # The body of the block is the handler.
-            flow = Flow(name=name, handler=lambda _: None, batch_size=MAX_BATCH_SIZE, **settings)
+            flow = Flow(name=name, handler=lambda _: None, batch_size=1, **settings)
             self._lane.add(flow, self._client, self._server)
 
     # -- taking ----------------------------------------------------------------------------
@@ -116,27 +107,6 @@ class Consumer:
         Raises ConsumerClosed, also when the consumer is closed during the wait. The first call raises
         UnsafeServer if Redis may delete tasks on its own; later that is an outage of Redis.
         """
-        with self.take_many(1, timeout_seconds) as tasks:
-            yield tasks[0] if tasks else None
-
-    @contextmanager
-    def take_many(self, limit: int, timeout_seconds: float | None = None) -> Iterator[Taken]:
-        """Wait for up to ``limit`` tasks of one queue, and settle them together; none after the timeout::
-
-            with consumer.take_many(100) as tasks:
-                for task, sent in zip(tasks, send_mails(tasks)):
-                    if not sent:
-                        tasks.outcomes[task.id] = Failed("refused")
-
-        At the end of the block each task without an outcome is done. An exception does not say which of
-        several tasks is at fault, and no task should fail because of another. So tasks without an outcome are
-        left leased, as if the process had died: they are delivered again when the lease ends, a few at a time,
-        and then alone. If only one task was taken, an exception means what it means in `take`. `Unavailable`
-        puts all tasks without an outcome back. Raises as `take` does, and ValueError for a limit that is not
-        1 to 2,000.
-        """
-        if not 1 <= limit <= MAX_BATCH_SIZE:
-            raise ValueError(f"limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
         if timeout_seconds is not None and not 0 <= timeout_seconds <= MAX_SECONDS:
             raise ValueError(f"timeout_seconds is 0 to a year, not {timeout_seconds}")
         until = math.inf if timeout_seconds is None else self._clock() + timeout_seconds
@@ -144,43 +114,32 @@ class Consumer:
             self._users.add(block)
             block.callback(self._leave, block)
             self._begin()
-            found = self._next(limit, until, block)
+            found = self._next(until, block)
             if found is None:
-                yield Taken()
+                yield None
                 return
             batch, held = found
-            taken = Taken(tasks := held.tasks())
+            [task] = batch.tasks
             try:
-                yield taken
-            except GeneratorExit:  # a loop around the block was left, and it is not known why
+                yield task
+            except GeneratorExit:  # a generator that took it was left, and it is not known why
+                raise
+            except FATAL:
+                self._settle(batch, held, BatchResult(untouched=[task]))
                 raise
             except BaseException as error:
-                self._settle(
-                    batch, held, _results(batch.station.flow, tasks, taken.outcomes, error)
-                )
+                self._settle(batch, held, results_of_error(batch.station.flow, [task], error))
                 if not isinstance(error, Outcome | Unavailable):
                     raise
             else:
-                self._settle(batch, held, _results(batch.station.flow, tasks, taken.outcomes))
+                self._settle(batch, held, BatchResult(done=[task]))
 
-    def __iter__(self) -> Iterator[Task]:
-        """Yield each task that is due, until the consumer is closed. Asking for the next task settles the last.
-
-        Leaving the loop, with ``break`` or an exception, does not say what became of the last task. It
-        is left leased, as if the process had died, and is delivered again when the lease ends. So `take`,
-        which notices a failure, is the better choice where tasks may fail.
-        """
-        with suppress(ConsumerClosed):
-            while True:
-                with self.take() as task:
-                    yield task
-
-    def _next(self, limit: int, until: float, block: ExitStack) -> tuple[Batch, HeldTasks] | None:
-        """The next tasks, whose lease is extended until ``block`` ends; None after ``until``.
+    def _next(self, until: float, block: ExitStack) -> tuple[Batch, HeldTasks] | None:
+        """The next task, whose lease is extended until ``block`` ends; None after ``until``.
 
         Raises ConsumerClosed.
         """
-        while (batch := self._lane.next(limit, until)) is not None:
+        while (batch := self._lane.next(until)) is not None:
             tasks = self._lane.bury_undeliverable(batch)
             held = block.enter_context(batch.station.renewer.holding(tasks, batch.claimed_at))
             if tasks and not self._stopping.is_set() and held.begin(tasks):
@@ -243,22 +202,3 @@ class Consumer:
                 renewals.add(f"renewer {station.queue.name}", station.renewer.round)
             self._shared.start("renewals", renewals.run)
             self._begun = True
-
-
-def _results(
-    flow: Flow,
-    tasks: Sequence[Task],
-    outcomes: Mapping[str, Outcome],
-    error: BaseException | None = None,
-) -> BatchResult:
-    """What became of the tasks, as far as their block says."""
-    if error is None or not isinstance(outcomes, Mapping):
-        return results_of(flow, tasks, outcomes)
-    named = [task for task in tasks if outcomes.get(task.id) is not None]
-    others = [task for task in tasks if outcomes.get(task.id) is None]
-    results = results_of(flow, named, outcomes)
-    if isinstance(error, FATAL):
-        results.untouched += others
-    elif len(tasks) == 1 or isinstance(error, Unavailable):
-        results.merge(results_of_error(flow, others, error))
-    return results

@@ -85,7 +85,7 @@ class Lane:
 
     # -- claim and wait --------------------------------------------------------------------
 
-    def next(self, limit: int | None = None, until: float = math.inf) -> Batch | None:
+    def next(self, until: float = math.inf) -> Batch | None:
         """Wait for the next batch; None when the worker stops, or if nothing was due before ``until`` (monotonic).
 
         Each queue is claimed from at least once, unless another thread is waiting all that time.
@@ -96,14 +96,14 @@ class Lane:
             if not self._claim_lock.acquire(timeout=patience):
                 return None
             try:
-                return self._next(limit, until)
+                return self._next(until)
             finally:
                 self._progress_by = None
                 self._claim_lock.release()
         finally:
             self._idle.discard(me)
 
-    def _next(self, limit: int | None, until: float) -> Batch | None:
+    def _next(self, until: float) -> Batch | None:
         while not self._stopping.is_set():
             self.alarm.clear()
             wait = math.inf
@@ -119,7 +119,7 @@ class Lane:
                 wait = min(wait, station.slow_poll_seconds or SLOW_POLL_SECONDS)
                 if claim_in <= 0:
                     try:
-                        claim = self._claim(station, limit)
+                        claim = self._claim(station)
                     except (redis.RedisError, UnsafeServer):
                         claim_in = station.claim_in(self._clock())
                     else:
@@ -139,12 +139,12 @@ class Lane:
             self.alarm.wait(wait)
         return None
 
-    def _claim(self, station: Station, limit: int | None) -> Claim:
+    def _claim(self, station: Station) -> Claim:
         # A lane that hears no messages is never told to take over from watchers that are busy.
         shares = self._shares_watch and station.has_peers and self.alarm.listens
         self.alarm.claimer = station.queue.memory.claimer.encode() if shares else b""
         waits_ms = round(1000 * (SLOW_POLL_SECONDS + MARGIN_SECONDS)) if shares else None
-        return station.claim(limit, waits_ms=waits_ms, relieved=len(self._idle) > 1)
+        return station.claim(waits_ms=waits_ms, relieved=len(self._idle) > 1)
 
     # -- handle ----------------------------------------------------------------------------
 

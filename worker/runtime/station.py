@@ -61,17 +61,15 @@ class Station:
         """Seconds until the next claim is allowed; 0 or less means now, None that the flow is down or paused."""
         return self._claim_at - now if self.gate.up and not self.pause.holds(now) else None
 
-    def claim(
-        self, limit: int | None = None, *, waits_ms: int | None = None, relieved: bool = False
-    ) -> Claim:
-        """Send unconfirmed calls again, then claim up to `limit` tasks, or ``limit`` if that is less.
+    def claim(self, *, waits_ms: int | None = None, relieved: bool = False) -> Claim:
+        """Send unconfirmed calls again, then claim up to `limit` tasks.
 
         ``waits_ms`` and ``relieved`` are those of `DelayQueue.claim`.
 
         Raises redis.RedisError, and UnsafeServer, which is an outage of Redis like any other.
         """
         try:
-            claim = self._claim(min(limit or self.limit, self.limit), waits_ms, relieved=relieved)
+            claim = self._claim(waits_ms, relieved=relieved)
         except (redis.RedisError, UnsafeServer) as error:
             now = self._clock()
             if not self._failed_claims:
@@ -89,11 +87,11 @@ class Station:
             self._emit(events.RedisBack(self.queue.name, seconds))
         return claim
 
-    def _claim(self, limit: int, waits_ms: int | None, *, relieved: bool) -> Claim:
+    def _claim(self, waits_ms: int | None, *, relieved: bool) -> Claim:
         self.ensure_safe()
         self.settler.resend()
         lease_ms = round(self.flow.lease_seconds * 1000)
-        claim = self.queue.claim(limit, lease_ms, waits_ms=waits_ms, relieved=relieved)
+        claim = self.queue.claim(self.limit, lease_ms, waits_ms=waits_ms, relieved=relieved)
         if self._recurrence is not None:
             claim = self._seeded(self._recurrence, claim)
         try:
