@@ -301,8 +301,6 @@ def test_a_task_is_scheduled_and_cancelled(command: Command, redis_client: redis
     moved = command("schedule", "a", "--at", "2040-01-01T00:00:00Z", "--json", "-f", FLOWS)
     assert json.loads(moved) == {"queue": "operated", "id": "a", "result": "rescheduled"}
     assert state(queue)["scheduled"]["a"] == 2_208_988_800_000
-    kept = command("schedule", "a", "--in", "0s", "--if-absent", "-f", FLOWS)
-    assert kept == "a  unchanged\n"
     gone = command("cancel", "a", "b", "c", "-f", FLOWS, status=1)
     assert gone == "a  removed\nb  removed\nc  missing\n"
     assert state(queue) == {}

@@ -38,7 +38,7 @@ def moment_ms(_context: object, _parameter: object, text: str | None) -> int | N
     epilog=examples("""
         schedule order-7 --in 0s                             as soon as a worker is free
         schedule visit-7 --queue reminders --in 1d12h --payload 'Ada ada@example.org'
-        schedule visit-7 --queue reminders --at 2026-11-22T09:00:00+01:00 --if-absent""")
+        schedule visit-7 --queue reminders --at 2026-11-22T09:00:00+01:00""")
 )
 @of_ids()
 @AS_JSON
@@ -58,7 +58,6 @@ def moment_ms(_context: object, _parameter: object, text: str | None) -> int | N
     metavar="TEXT",
     help="replaces the payload of a task that is moved",
 )
-@click.option("--if-absent", is_flag=True, help="leave a task that is already scheduled as it is")
 def schedule(
     named: Chosen,
     *,
@@ -67,7 +66,6 @@ def schedule(
     delay_ms: int | None,
     due_at_ms: int | None,
     payload: str,
-    if_absent: bool,
 ) -> int:
     """Schedule tasks. A known id moves to the new time. A dead task stays dead: see dead requeue."""
     if (delay_ms is None) == (due_at_ms is None):
@@ -80,7 +78,6 @@ def schedule(
             due_at_ms,
             os.fsencode(payload),  # as the shell gave it
             delay_ms=delay_ms,
-            only_if_absent=if_absent,
         )
         answers.append(answer)
         _print(queue, task_id, answer, as_json=as_json)
