@@ -490,13 +490,6 @@ class Machine(RuleBasedStateMachine):
 
     @rule(task=claimed)
     def ack(self, task: Task) -> None:
-        known = self.known.get(task.id)
-        if known and known.place == "leased" and known.tried.token != task.token:
-            tried = known.tried
-            if tried.appointment == task.appointment_ms and tried.before >= task.attempt:
-                self.queue.ack([task])
-                del self.known[task.id]
-                return
         if self.settles(task, lambda: self.queue.ack([task])):
             del self.known[task.id]
 

@@ -390,49 +390,23 @@ def test_tasks_of_several_claims_are_extended_in_one_call(queue: DelayQueue) -> 
 # -- settle without one --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", sorted(FENCED.keys() - {"ack"}))
-def test_a_token_is_void_once_another_worker_has_the_task(queue: DelayQueue, verb: str) -> None:
+def test_a_token_is_void_once_another_worker_has_the_task(queue: DelayQueue, write: Settle) -> None:
     queue.schedule("a", 1000, b"x")
     stale = queue.claim(1, 100, now_ms=1000).tasks
     queue.claim(1, 100, now_ms=2000)
-    _assert_writes_nothing(queue, FENCED[verb], stale)
+    _assert_writes_nothing(queue, write, stale)
 
 
-@pytest.mark.parametrize("payload", [b"", b"x"])
-def test_a_late_ack_ends_the_task_for_its_present_holder_too(
-    queue: DelayQueue, payload: bytes
+def test_a_token_is_void_for_the_same_id_and_time_scheduled_again(
+    queue: DelayQueue, write: Settle
 ) -> None:
-    queue.schedule("a", 1000, payload)
-    late = queue.claim(1, 100, now_ms=1000).tasks
-    queue.claim(1, 100, now_ms=2000)
-    present = queue.claim(1, 100, now_ms=3000).tasks
-    queue.ack(late)
-    assert state(queue).keys() <= {"alone"}
-    _assert_writes_nothing(queue, DelayQueue.ack, present)
-
-
-@pytest.mark.parametrize(
-    "since", ["put back", "an earlier attempt", "scheduled anew", "another appointment", "dead"]
-)
-def test_a_late_ack_ends_nothing_else(queue: DelayQueue, since: str) -> None:
-    queue.schedule("a", 1000)
-    tasks = queue.claim(1, 100, now_ms=1000).tasks
-    if since == "scheduled anew":  # at the same time
-        queue.ack(tasks)
-        queue.schedule("a", 1000, b"new")
-        queue.claim(1, 100, now_ms=1000)
-    elif since == "another appointment":
-        queue.schedule("a", 2000)
-        assert [one(queue, now).attempt for now in (2000, 3000)] == [1, 2]
-    else:
-        present = queue.claim(1, 100, now_ms=2000).tasks
-        if since == "put back":
-            queue.release(present)
-        elif since == "dead":
-            queue.dead_letter([(present[0], "bad", None)], now_ms=2000)
-        else:  # no holder of an earlier attempt has this number
-            tasks = [present[0]._replace(token=tasks[0].token)]
-    _assert_writes_nothing(queue, DelayQueue.ack, tasks)
+    queue.schedule("a", 1000, b"x")
+    stale = queue.claim(1, 100, now_ms=1000).tasks
+    queue.schedule("a", 1000, b"y")
+    for now in (1200, 1400):  # a later attempt than the stale one
+        [task] = queue.claim(1, 100, now_ms=now).tasks
+        assert task.payload == b"y"
+    _assert_writes_nothing(queue, write, stale)
 
 
 def test_a_token_is_void_once_the_task_is_rescheduled(queue: DelayQueue, write: Settle) -> None:

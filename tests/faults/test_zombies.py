@@ -1,4 +1,4 @@
-"""A worker that was frozen for longer than its lease changes nothing when it goes on, but ends what it has done."""
+"""A worker that was frozen for longer than its lease changes nothing when it goes on."""
 
 import os
 import signal
@@ -10,7 +10,6 @@ from tests.faults.conftest import Build
 from tests.faults.failpoints import REPEAT
 from tests.faults.site import HURRIED, Site
 from tests.length import quick_first
-from worker import LeaseLost, Task
 
 #: With how many orders the worker freezes.
 ORDERS = 20
@@ -55,36 +54,6 @@ def test_a_zombie_changes_nothing_of_what_another_has_settled(build: Build, mome
     # A sweep that was frozen too may put a check back that it read of before; it comes to nothing.
     wait_until(lambda: site.everything() == before, "nothing to have changed")
     finish(site, zombie, ids)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", ["after_claim", "after_commit"] * REPEAT)
-def test_what_a_zombie_has_done_is_done_for_its_holder(build: Build, moment: str) -> None:
-    site = build(**HURRIED)
-    ids = site.place(ORDERS, 0, 0)
-    zombie = start_and_see_it_freeze(site, moment)
-    tasks = take_over(site)
-
-    zombie.signal(signal.SIGCONT)
-    site.wait_until_drained()
-
-    for task in tasks:
-        with pytest.raises(LeaseLost):
-            site.queue.release([task])
-    site.assert_each_was_cancelled_once(ids)
-    site.assert_the_queue_is_empty()
-
-
-def take_over(site: Site) -> list[Task]:
-    """Claim all tasks once the zombie's lease has ended."""
-    tasks: list[Task] = []
-
-    def all_claimed() -> bool:
-        tasks.extend(site.queue.claim(ORDERS, 60_000).tasks)
-        return len(tasks) == ORDERS
-
-    wait_until(all_claimed, "the zombie's lease to end")
-    return tasks
 
 
 @pytest.mark.slow

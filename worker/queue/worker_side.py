@@ -106,17 +106,10 @@ class WorkerSide(ScriptedQueue):
     def ack(self, tasks: Sequence[Task]) -> None:
         """Remove tasks of one claim, because they are done.
 
-        Raises LeaseLost with the ids of those that are no longer this worker's; the others are settled. A task
-        that another worker holds by now, for a later attempt of the same appointment, is done all the same.
+        Raises LeaseLost with the ids of those that are no longer this worker's; the others are settled.
         """
         head = [_shared_token(tasks), "1" if any(task.payload for task in tasks) else ""]
-        late: list[Task] = []
-        try:
-            self._settle("ack", None, head, [(task,) for task in tasks])
-        except LeaseLost as lost:
-            late = [task for task in tasks if task.id in lost.ids]
-        if rows := [(task, task.appointment_ms, task.attempt) for task in late]:
-            self._settle("ack_late", None, [], rows)
+        self._settle("ack", None, head, [(task,) for task in tasks])
 
     def retry(
         self,
