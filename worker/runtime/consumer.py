@@ -191,7 +191,8 @@ class Consumer:
                 raise ConsumerClosed
             if self._begun:
                 return
-            self._server.check()
+            with suppress(redis.RedisError):  # the claims check it
+                self._server.check()
             stations = self._lane.stations
             for station in stations:
                 station.gate.check()
