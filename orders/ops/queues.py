@@ -18,8 +18,6 @@ Json = dict[str, Any]
 
 #: How long `ShownQueues.state` is shared by all who ask this process.
 FRESH_SECONDS = 1.0
-#: How far the chart of due tasks looks ahead.
-MINUTES = 30
 #: Letters on one page of the list, and how often one page reads the queue's list, `LETTERS` at a time.
 MOST, READS = 100, 5
 #: The same for pages of ids only.
@@ -44,7 +42,7 @@ class ShownQueues:
     def __init__(self, client: redis.Redis, checks: DelayQueue, kept: Mapping[str, Pauses]) -> None:
         self._queues = {name: DelayQueue(client, name) for name in QUEUES} | {QUEUE: checks}
         self._kept = kept
-        #: Each queue's counts, forecast and workers; or that Redis does not answer.
+        #: Each queue's counts and workers; or that Redis does not answer.
         self.state = SharedRead(self._read_state, FRESH_SECONDS)
 
     def _read_state(self) -> Json:
@@ -138,7 +136,6 @@ def _queue(queue: DelayQueue) -> Json:
         "name": queue.name,
         **asdict(queue.stats()),
         "pause": str(queue.find_pause() or ""),
-        "due_per_minute": queue.forecast(MINUTES),
         "workers": [_worker(each) for each in queue.workers()],
     }
 

@@ -1,4 +1,4 @@
-"""What an operator reads: dead letters in pages, a forecast, and whether the queue's invariants hold."""
+"""What an operator reads: dead letters in pages, and whether the queue's invariants hold."""
 
 from collections.abc import Callable
 from unittest.mock import patch
@@ -13,26 +13,6 @@ from worker.queue.operator_side import INSPECTED
 
 #: More than a script searches from both ends of the list.
 MANY = 2600
-
-
-def test_a_forecast_counts_what_becomes_due_in_each_interval(queue: DelayQueue) -> None:
-    dues = {"overdue": 1, "due": 1000, "a": 1001, "b": 2000, "c": 2001, "d": 4000, "later": 4001}
-    queue.schedule_many((task_id, at, b"") for task_id, at in dues.items())
-    before = state(queue)
-    assert queue.forecast(3, 1000, now_ms=1000) == [2, 1, 1]
-    assert sum(queue.forecast(now_ms=0)) == len(dues)
-    assert len(queue.forecast()) == 30
-    assert state(queue) == before
-
-
-def test_a_forecast_of_an_empty_queue_is_zeros(queue: DelayQueue) -> None:
-    assert queue.forecast(2) == [0, 0]
-
-
-@pytest.mark.parametrize(("intervals", "interval_ms"), [(0, 1), (1001, 1), (1, 0)])
-def test_a_forecast_is_bounded(queue: DelayQueue, intervals: int, interval_ms: int) -> None:
-    with pytest.raises(ValueError, match="1 to 1000 intervals"):
-        queue.forecast(intervals, interval_ms)
 
 
 def test_letters_are_read_by_id_and_in_that_order(

@@ -23,8 +23,7 @@ LETTERS = 100
 REMOVED = 50
 #: How many tasks a script inspects at a time: five commands for each.
 INSPECTED = 100
-#: These limits keep a forecast and a list from blocking the server for more than a few milliseconds.
-MAX_INTERVALS = 1000
+#: This limit keeps a list from blocking the server for more than a few milliseconds.
 MAX_SAMPLE = 500
 
 
@@ -127,17 +126,6 @@ class OperatorSide(ScriptedQueue):
             oldest_due_age_ms=max(0, -(next_due or 0)),
             oldest_dead_age_ms=max(0, oldest_dead_age_ms),
         )
-
-    def forecast(
-        self, intervals: int = 30, interval_ms: int = 60_000, *, now_ms: int | None = None
-    ) -> list[int]:
-        """How many tasks become due in each of the next intervals. Tasks that are already due are not counted.
-
-        Raises ValueError for more than 1,000 intervals, or an interval that is not positive.
-        """
-        if not (1 <= intervals <= MAX_INTERVALS and interval_ms > 0):
-            raise ValueError(f"a forecast has 1 to {MAX_INTERVALS} intervals of 1 ms or more")
-        return [*map(int, self._run("forecast", now_ms, intervals, interval_ms))]
 
     def upcoming(self, limit: int = 10) -> list[tuple[str, int]]:
         """The scheduled tasks that are due first, as (id, due_at_ms), in this order. Changes nothing.

@@ -1,7 +1,7 @@
-// The overview: counters, charts, the next and the latest orders, queues and workers.
+// The overview: counters, a chart, the next and the latest orders, queues and workers.
 
 import { post } from "./api.js";
-import { drawDue, drawLateness, level } from "./charts.js";
+import { drawLateness, level } from "./charts.js";
 import { confirm } from "./dialog.js";
 import { $, h, setHidden, setItems, setRows, setText } from "./dom.js";
 import { ago, countdown, dateTime, duration, money, number, orderCell, plural, upTo } from "./format.js";
@@ -20,7 +20,7 @@ export function show(state, refresh) {
   drawnState = state;
   const { sql, redis } = state;
   showTiles(sql, redis);
-  drawCharts();
+  drawChart();
   if (sql.answers) {
     const now = performance.now();
     deadlines = new Map(sql.next.map((order) => [order.id, { at: now + order.expires_in_ms, late: isLate(order) }]));
@@ -30,18 +30,9 @@ export function show(state, refresh) {
 }
 
 /** Called when the page's width changes, too. */
-export function drawCharts() {
+export function drawChart() {
   if (!drawnState) return;
-  const { sql, redis } = drawnState;
-  if (redis.answers) {
-    const counts = redis.queues.find((queue) => queue.name === ORDERS).due_per_minute;
-    drawDue($("due-chart"), counts);
-    const total = counts.reduce((sum, count) => sum + count, 0);
-    setText($("due-note"), total ? `${plural(total, "check")} in the next 30 minutes` : "");
-  } else {
-    $("due-chart").replaceChildren(h("p", { class: "empty" }, "Redis does not answer."));
-    setText($("due-note"), "");
-  }
+  const { sql } = drawnState;
   if (sql.answers && sql.lateness) {
     drawLateness($("late-chart"), sql.lateness);
     const isKnown = sql.lateness.some((minute) => minute.count);
