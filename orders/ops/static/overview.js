@@ -1,7 +1,7 @@
 // The overview: counters, a chart, the next and the latest orders, queues and workers.
 
 import { post } from "./api.js";
-import { drawLateness, level } from "./charts.js";
+import { drawLateness, level } from "./lateness.js";
 import { confirm } from "./dialog.js";
 import { $, h, setHidden, setItems, setRows, setText } from "./dom.js";
 import { ago, countdown, dateTime, duration, money, number, orderCell, plural, upTo } from "./format.js";
