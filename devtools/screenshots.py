@@ -64,8 +64,6 @@ def opened(browser: Browser, url: str, key: str, width: int, *, dark: bool) -> P
         "document.querySelector('#latest tr') && document.querySelector('#late-chart circle')",
         "orders",
     )
-    page.until("document.querySelector('#healthy-count').textContent", "the doctor")
-    page.until("!document.querySelector('#examine').disabled", "the doctor")
     return page
 
 

@@ -225,10 +225,6 @@ class InboxFull(NotAvailable, retry_after=3600):
     """Too many messages of providers wait for a person."""
 
 
-class DoctorBusy(NotAvailable, retry_after=5):
-    """An examination is under way."""
-
-
 class QueueUnavailable(NotAvailable):
     """Redis does not answer."""
 

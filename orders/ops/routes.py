@@ -1,8 +1,6 @@
 """The page, and the JSON that its script requests with the cookie of a session."""
 
-import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +22,6 @@ from orders.http.routing import Routes
 from orders.http.schemas.freezes import FreezeChangeIn, FreezeIn
 from orders.http.schemas.payments import RefundIn
 from orders.http.strict_json import StrictRequest
-from orders.ops.examination import Examination
 from orders.ops.freezes import ShownFreezes
 from orders.ops.lookups import ShownRecords, refund_due
 from orders.ops.queues import ShownQueues
@@ -65,7 +62,6 @@ class Tools:
         self.records = ShownRecords(wired.watching)
         self.queues = ShownQueues(wired.redis, wired.queue, wired.pauses)
         self.freezes = ShownFreezes(wired.engine, wired.watching)
-        self.examination = Examination(wired)
         self.sessions = Sessions(wired.engine, wired.clients)
 
 
@@ -267,20 +263,6 @@ def refunds(query: RefundsQuery) -> Json:
 def concerned(query: ConcernedQuery) -> Json:
     """How many orders would be cancelled within so many seconds."""
     return tools().freezes.concerned(query.seconds)
-
-
-@ops.get("/doctor")
-def doctor() -> Response:
-    """The doctor's findings as they are made, each a JSON object on a line of its own."""
-
-    def lines(findings: Iterator[dict[str, str]]) -> Iterator[str]:
-        for found in findings:
-            yield f"{json.dumps(found)}\n"
-
-    examination = tools().examination
-    response = Response(lines(examination.run()), mimetype="application/x-ndjson")
-    response.call_on_close(examination.end)  # even if nothing is read, as for HEAD
-    return response
 
 
 # -- changing ------------------------------------------------------------------------------

@@ -56,17 +56,3 @@ export const get = (path, query = {}) => {
 };
 
 export const post = (path, body = {}) => ask("POST", path, body);
-
-/** Request lines of JSON, and call `each` with every one as it arrives. Throws Refused. */
-export async function lines(path, each) {
-  const response = await send("GET", path);
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const parts = (rest + value).split("\n");
-    rest = parts.pop();
-    for (const part of parts) each(JSON.parse(part));
-  }
-}

@@ -3,7 +3,6 @@
 import { ask, get, keepToken, onLoggedOut, post } from "./api.js";
 import * as dead from "./dead.js";
 import * as dialog from "./dialog.js";
-import * as doctor from "./doctor.js";
 import { $, announce, h, setHidden, setItems, setText } from "./dom.js";
 import { number, time, upTo } from "./format.js";
 import * as orders from "./orders.js";
@@ -111,7 +110,6 @@ function show(state) {
   if (view === "dead") dead.notice(state);
   if (view === "refunds") refunds.notice(due);
   if (view === "order") orders.show(id);
-  doctor.examineIfDue();
 }
 
 function showStatus(problems, isStopped = false) {
@@ -122,7 +120,7 @@ function showStatus(problems, isStopped = false) {
   document.title = problems.length ? `(${problems.length}) ${TITLE}` : TITLE;
   // A screen reader announces new problems, but not every change of a number.
   const kinds = JSON.stringify(problems.map(([, sentence]) => sentence.replace(/[\d.,:+]+( (ms|s|min|h|d)\b)?/g, "")));
-  const items = () => problems.map(([how, sentence, entry]) => h("li", { class: `notice ${how}` }, h("span", {}, sentence), " ", h("a", { href: entry ? `#runbook/${entry}` : "#doctor" }, "What to do")));
+  const items = () => problems.map(([how, sentence, entry]) => h("li", { class: `notice ${how}` }, h("span", {}, sentence), " ", h("a", { href: entry ? `#runbook/${entry}` : "#runbook" }, "What to do")));
   setItems($("notices"), items, problems);
   if (kinds !== lastKinds && lastKinds !== "") announce(problems.length ? problems.map(([, sentence]) => sentence).join(" ") : "Everything is on time again.");
   lastKinds = kinds;
@@ -191,7 +189,6 @@ $("search").addEventListener("submit", (event) => {
 // -- start ---------------------------------------------------------------------------------
 
 dialog.prepare();
-doctor.prepare();
 dead.prepare(refresh);
 refunds.prepare(refresh);
 stop.prepare(refresh);

@@ -2,32 +2,6 @@
 
 import { $, h, setText, withCode } from "./dom.js";
 
-/** What to read about each of the doctor's findings; by the beginning of its check and level. */
-const ENTRIES = {
-  "queue.pause": "QueuePaused",
-  "queue.workers warning": "WorkerDown",
-  "queue.workers": "NoWorker",
-  "queue.stuck": "HandlerTooSlow",
-  "queue.backlog": "QueueBacklog",
-  "queue.dead": "DeadLetters",
-  "flow.probe": "DatabaseUnavailable",
-  "flow.overdue": "OrdersOverdue",
-  "flow.tasks": "TasksRestored",
-  "redis.": "RedisUnavailable",
-  "sql.": "DatabaseUnavailable",
-  "orders.locked": "OrdersOverdue",
-  "orders.freezes": "OrdersFrozen",
-  "orders.inbox": "InboxWaiting",
-  "orders.refunds": "RefundsWaiting",
-  "orders.webhooks": "WebhooksFailing",
-};
-
-/** The address of the entry for one of the doctor's findings. */
-export function hrefOf({ check, level }) {
-  const known = Object.keys(ENTRIES).find((name) => `${check} ${level}`.startsWith(name));
-  return known ? `#runbook/${ENTRIES[known]}` : "#runbook";
-}
-
 export async function show(entry) {
   setText($("runbook-heading"), entry || "Runbook");
   try {
