@@ -485,21 +485,6 @@ def test_records_that_are_rolled_back_are_not_scheduled(booked: Hall, queue: Del
     assert scheduled(queue) == {"A2"}
 
 
-def test_savepoints_keep_and_drop_what_was_scheduled_in_them(
-    booked: Hall, queue: DelayQueue
-) -> None:
-    with booked.engine.begin() as connection:
-        with connection.begin_nested():
-            booked.records.schedule(connection, "A1")
-        outer = connection.begin_nested()
-        with connection.begin_nested():
-            booked.records.schedule(connection, "A2")
-        outer.rollback()
-        booked.records.schedule(connection, "A3")
-        assert scheduled(queue) == set()
-    assert scheduled(queue) == {"A1", "A3"}
-
-
 def test_a_session_schedules_what_it_has_not_flushed_yet(booked: Hall, queue: DelayQueue) -> None:
     class Base(DeclarativeBase):
         pass

@@ -3,8 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import Dialect
@@ -14,7 +13,7 @@ from ..errors import FATAL, described
 from ..flow import Due
 from ..log import Reminder, log
 
-#: Where a database connection keeps its `_Outbox`.
+#: Where a database connection keeps the tasks to schedule when its transaction commits.
 _OUTBOX = "worker.records"
 _hooking = threading.Lock()
 
@@ -28,24 +27,10 @@ class OutboxTask(NamedTuple):
     due_at: float
 
 
-@dataclass
-class _Outbox:
-    """The tasks to schedule when a transaction commits."""
-
-    entries: list[OutboxTask] = field(default_factory=list)
-    #: How many entries there were at each savepoint.
-    savepoints: dict[str, int] = field(default_factory=dict)
-
-
-def _outbox(info: dict[Any, Any]) -> _Outbox:
-    outbox: _Outbox = info.setdefault(_OUTBOX, _Outbox())
-    return outbox
-
-
 def add(connection: sa.Connection, entries: Iterable[OutboxTask]) -> None:
     """Send these tasks once the connection's transaction has committed; never after a rollback."""
     hook(connection.dialect)
-    _outbox(connection.info).entries += entries
+    connection.info.setdefault(_OUTBOX, []).extend(entries)
 
 
 def hook(dialect: Dialect) -> None:
@@ -58,7 +43,6 @@ def hook(dialect: Dialect) -> None:
         if _OUTBOX in vars(dialect):
             return
         commit, rollback = dialect.do_commit, dialect.do_rollback
-        savepoint, rollback_to = dialect.do_savepoint, dialect.do_rollback_to_savepoint
         failure = Reminder()
 
         def do_commit(connection: PoolProxiedConnection) -> None:
@@ -69,28 +53,17 @@ def hook(dialect: Dialect) -> None:
             _emptied(connection)
             rollback(connection)
 
-        def do_savepoint(connection: sa.Connection, name: str) -> None:
-            outbox = _outbox(connection.info)
-            outbox.savepoints[name] = len(outbox.entries)
-            savepoint(connection, name)
-
-        def do_rollback_to_savepoint(connection: sa.Connection, name: str) -> None:
-            outbox = _outbox(connection.info)
-            del outbox.entries[outbox.savepoints.get(name, 0) :]
-            rollback_to(connection, name)
-
-        hooks = (do_commit, do_rollback, do_savepoint, do_rollback_to_savepoint)
-        vars(dialect).update({_OUTBOX: True, **{hook.__name__: hook for hook in hooks}})
+        vars(dialect).update({_OUTBOX: True, "do_commit": do_commit, "do_rollback": do_rollback})
 
 
 def _emptied(connection: PoolProxiedConnection) -> list[OutboxTask]:
     """Take everything out of the outbox of a transaction that ends."""
     try:
-        outbox: _Outbox | None = connection.info.pop(_OUTBOX, None)
+        entries: list[OutboxTask] = connection.info.pop(_OUTBOX, [])
     except NotImplementedError:
         # The first connection of an engine, which it only inspects, is not in its pool.
         return []
-    return outbox.entries if outbox else []
+    return entries
 
 
 def _send(entries: Sequence[OutboxTask], failure: Reminder) -> None:

@@ -178,11 +178,12 @@ class Records:
     ) -> None:
         """Schedule these records once the transaction of the connection or session has committed.
 
-        After a rollback, even to a savepoint, nothing is sent. In autocommit mode, too, tasks are sent on
-        ``commit()``; without it they are left to the sweep. Call it after writing the records, because it reads
-        when they are due. The commit waits for Redis up to the client's timeout, and succeeds in any case:
-        tasks that Redis did not take are logged, and the sweep restores them. If a record's task is a dead
-        letter, that is logged, too: it is not handled until the letter is requeued or purged.
+        After a rollback nothing is sent; after one to a savepoint tasks are, and a task whose record is not
+        waiting does nothing. In autocommit mode, too, tasks are sent on ``commit()``; without it they are left
+        to the sweep. Call it after writing the records, because it reads when they are due. The commit waits
+        for Redis up to the client's timeout, and succeeds in any case: tasks that Redis did not take are
+        logged, and the sweep restores them. If a record's task is a dead letter, that is logged, too: it is not
+        handled until the letter is requeued or purged.
 
         Raises TypeError and ValueError for an invalid id.
         """
