@@ -150,5 +150,4 @@ def _worker(worker: WorkerStatus) -> Json:
         "started_at": details.get("started_at"),
         "holds": details.get("holds", 0),
         "oldest_seconds": details.get("oldest_seconds", 0.0),
-        "handled": details.get("handled"),  # workers of earlier versions do not report it
     }

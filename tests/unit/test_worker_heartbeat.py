@@ -11,7 +11,6 @@ from worker import Flow, Task, events
 from worker.queue.environment import REAL
 from worker.runtime.heartbeat import BEAT_SECONDS, LISTED, Heartbeat, new_worker_id
 from worker.runtime.outages import HANGS_SECONDS, HangDetector
-from worker.runtime.tally import Tally
 
 
 class Patient:
@@ -26,11 +25,10 @@ class Patient:
         ]
         self.heard = Heard()
         self.detector = HangDetector("a", "sweep", shared_by(clock.environment, self.heard))
-        self.tally = Tally()
         self.ends_at = clock.now + seconds
         self.known: list[int] = []
         self.stopping = Wait(clock, after=self._note)
-        self.heartbeat = Heartbeat("w1", self.stations, [self.detector], self.stopping, self.tally)
+        self.heartbeat = Heartbeat("w1", self.stations, [self.detector], self.stopping)
 
     def _note(self) -> None:
         self.known.append(len(self.queues[0].workers()))
@@ -74,8 +72,6 @@ def test_a_worker_describes_itself_and_what_it_holds(clock: Clock) -> None:
         "up": True,
         "holds": LISTED + 5,
         "oldest_seconds": 3.0,
-        "handled": 0,
-        "lateness": [],
     }
 
 
@@ -105,39 +101,6 @@ def test_a_flow_that_goes_down_is_told_at_once(clock: Clock) -> None:
     patient.detector.report = watch  # type: ignore[method-assign]  # called every second
     patient.heartbeat.run()
     assert [len(queue.calls) for queue in patient.queues] == [2, 1]
-
-
-def handled(queue: str, late_ms: int, tasks: int = 1) -> events.Handled:
-    batch = [Task(str(n)) for n in range(tasks)]
-    return events.Handled(queue, batch, tasks, 0, 0, seconds=0.1, late_ms=late_ms)
-
-
-def test_a_beat_tells_how_many_tasks_were_handled_and_how_late(clock: Clock) -> None:
-    patient = Patient(clock)
-    for late_ms, tasks in ((0, 3), (1, 2), (6, 500), (10, 1), (86_400_000, 1)):
-        patient.tally(handled("a", late_ms, tasks))
-    patient.tally(events.Restored("a", 7))
-    patient.heartbeat._beat(patient.stations[0], clock.now)
-    patient.heartbeat._beat(patient.stations[1], clock.now)
-    [details], [other] = ([each.details for each in queue.workers()] for queue in patient.queues)
-    assert details["handled"] == 507
-    assert details["lateness"] == [[1, 5], [10, 501], [None, 1]]
-    assert (other["handled"], other["lateness"]) == (0, [])
-
-
-def test_a_busy_worker_beats_every_two_seconds_an_idle_one_less(
-    clock: Clock,
-) -> None:
-    patient = Patient(clock, seconds=BEAT_SECONDS - 2)
-    busy_until = clock.now + 10
-
-    def work(now: float) -> None:
-        if now < busy_until:
-            patient.tally(handled("b", 1))
-
-    patient.detector.report = work  # type: ignore[method-assign]  # called every second
-    patient.heartbeat.run()
-    assert [len(queue.calls) for queue in patient.queues] == [1, 6], "for its own queue only"
 
 
 def test_heartbeats_go_on_for_an_unserved_queue_and_all_others(

@@ -16,7 +16,6 @@ from worker.queue.environment import Environment
 from worker.runtime.heartbeat import Heartbeat
 from worker.runtime.outages import HangDetector
 from worker.runtime.server_check import ServerCheck
-from worker.runtime.tally import Tally
 from worker.runtime.worker import DRAIN_SECONDS, SETTLE_SECONDS
 
 NOWHERE = "redis://127.0.0.1:1"
@@ -185,10 +184,9 @@ def test_every_probe_and_every_sweep_is_watched(
             stations: Any,
             detectors: Sequence[HangDetector],
             stopping: threading.Event,
-            tally: Tally,
         ) -> None:
             watched.extend(detectors)
-            super().__init__(name, stations, detectors, stopping, tally)
+            super().__init__(name, stations, detectors, stopping)
 
     monkeypatch.setattr("worker.runtime.worker.Heartbeat", Watching)
     worker = clients.worker([_flow("a", sweep=lambda *_: []), _flow("b")])

@@ -99,7 +99,7 @@ def _in(ms: int | None) -> str | None:
 
 # -- workers -------------------------------------------------------------------------------
 
-COLUMNS = ("queue", "worker", "started", "heard", "holds", "for", "handled", "")
+COLUMNS = ("queue", "worker", "started", "heard", "holds", "for", "")
 
 
 @click.command(epilog=examples("workers\nworkers --json | jq 'select(.silent)'"))
@@ -138,7 +138,6 @@ def _cells(queue: str, worker: WorkerStatus) -> Sequence[object]:
         f"{row['heard_ms_ago'] // 1000} s ago",
         row["holds"],
         f"{row['oldest_seconds']} s" if row["holds"] else "",
-        row.get("handled"),  # workers of the previous version do not report it
         "silent" if row["silent"] else "" if row["up"] else "down",
     )
 

@@ -114,9 +114,7 @@ class WorkerStatus(NamedTuple):
     #: How long ago its last heartbeat came, ms.
     heard_ms_ago: int
     #: host, pid, started_at (RFC 3339), up, holds (how many tasks), held (some of their ids),
-    #: oldest_seconds (how long the longest call has run), handled (tasks since it started), lateness (of the
-    #: handled tasks: pairs of an upper bound in ms, or None for no bound, and a count; a batch counts as late
-    #: as its latest task)
+    #: oldest_seconds (how long the longest call has run)
     details: Mapping[str, Any]
 
     @property

@@ -15,12 +15,9 @@ from ..errors import described
 from ..log import log
 from .outages import HangDetector
 from .station import Station
-from .tally import Tally
 
 #: Time between two heartbeats. With these an idle worker sends less than a command in two seconds for each queue.
 BEAT_SECONDS = 20.0
-#: Time between two heartbeats while tasks are handled, so that `stats --watch` stays current. Claims cost far more.
-BUSY_BEAT_SECONDS = 2.0
 #: How many ids of the tasks that a worker holds are listed.
 LISTED = 10
 
@@ -36,15 +33,12 @@ class _Pace:
 
     sent_at: float = -math.inf
     up: bool = False
-    handled: object = None
 
-    def is_due(self, now: float, *, up: bool, handled: object) -> bool:
+    def is_due(self, now: float, *, up: bool) -> bool:
         """Whether to send one now; if so, notes it. A flow that goes down shows at once."""
-        passed = now - self.sent_at
-        busy = handled != self.handled and passed >= BUSY_BEAT_SECONDS
-        if not (busy or up != self.up or passed >= BEAT_SECONDS):
+        if up == self.up and now - self.sent_at < BEAT_SECONDS:
             return False
-        self.sent_at, self.up, self.handled = now, up, handled
+        self.sent_at, self.up = now, up
         return True
 
 
@@ -57,13 +51,11 @@ class Heartbeat:
         stations: Sequence[Station],
         watched: Sequence[HangDetector],
         stopping: threading.Event,
-        tally: Tally,
     ) -> None:
         self._worker_id = worker_id
         self._stations = stations
         self._watched = watched
         self._stopping = stopping
-        self._tally = tally
         self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
 
     def run(self) -> None:
@@ -75,8 +67,7 @@ class Heartbeat:
             for detector in self._watched:
                 detector.report(now)
             for station, pace in zip(self._stations, paces, strict=True):
-                handled = self._tally.of(station.queue.name)
-                if pace.is_due(now, up=station.gate.up, handled=handled):
+                if pace.is_due(now, up=station.gate.up):
                     self._beat(station, now)
             if self._stopping.wait(1.0):
                 break
@@ -99,7 +90,6 @@ class Heartbeat:
     def _details(self, station: Station, now: float) -> dict[str, Any]:
         held = station.renewer.held()
         tasks = [task for each in held for task in each.tasks()]
-        lateness = self._tally.of(station.queue.name)
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -108,6 +98,4 @@ class Heartbeat:
             "holds": len(tasks),
             "held": [task.id for task in tasks[:LISTED]],
             "oldest_seconds": max((round(now - each.began_at, 1) for each in held), default=0.0),
-            "handled": sum(tasks for _, tasks in lateness),
-            "lateness": lateness,
         }

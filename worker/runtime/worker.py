@@ -25,7 +25,6 @@ from .server_check import ServerCheck
 from .shared import Shared
 from .station import Station
 from .sweep import Sweeper
-from .tally import Tally
 from .ticks import Ticks
 from .waker import Waker
 
@@ -74,8 +73,7 @@ class Worker:
         #: Tasks so far by what became of them: done, retried, failed, dead, released, stale (their
         #: lease was lost), restored, handled without Redis.
         self.counts: Counter[str] = Counter()
-        self._tally = Tally()
-        emit = events.Listeners([EventLog(self._clock), self._tally, *listeners])
+        emit = events.Listeners([EventLog(self._clock), *listeners])
         self._stopping = threading.Event()
         self._shared = Shared(emit, environment, self._stopping, self.counts, self._start)
         self._crash: BaseException | None = None
@@ -205,7 +203,7 @@ class Worker:
     def _background(self) -> list[threading.Thread]:
         watched = [station.gate.hang_detector for station in self._stations]
         watched += [sweeper.hang_detector for sweeper in self._sweepers]
-        heartbeat = Heartbeat(self.id, self._stations, watched, self._stopping, self._tally)
+        heartbeat = Heartbeat(self.id, self._stations, watched, self._stopping)
         return [
             *([self._thread("sweeps", self._sweeps.run)] if self._sweepers else []),
             self._thread("heartbeat", heartbeat.run),

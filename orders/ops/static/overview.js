@@ -206,7 +206,6 @@ function showQueues(redis, refresh) {
     { text: worker.queue, class: "id" },
     workerState(worker),
     { text: number(worker.holds), class: "number extra" },
-    { text: worker.handled == null ? "–" : number(worker.handled), class: "number extra" },
     { text: ago(worker.heard_ms_ago), class: "number extra" },
     { text: worker.started_at ? dateTime(worker.started_at) : "–", class: "number extra" },
   ]);
