@@ -92,8 +92,8 @@ explore: $(VENV)/installed ## Search all orders of the queue's steps for MINUTES
 	$(BIN)/python -m tests.interleavings --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 MINUTES ?= 10
-soak: $(VENV)/installed ## Break things at random for MINUTES=10, then print a table; LARGE=1: a Cluster, a standby, PgBouncer
-	$(BIN)/python -m tests.faults.soak$(if $(LARGE),_large) --minutes $(MINUTES)
+soak: $(VENV)/installed ## Break things at random for MINUTES=10, then print a table
+	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
 
 bench: $(VENV)/bench ## Measure the figures of docs/performance.md again; PART=drain for one part
 	$(BIN)/python -m benchmarks$(if $(PART),.$(PART))

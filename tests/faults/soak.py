@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -66,7 +66,11 @@ class Soak:
         self.postgres = Postgres().start()
         self.closing.callback(self.postgres.remove)
         self.postgres.execute("CREATE DATABASE soak")
-        self.site, self.through = self.build(folder)
+        self.site = Site(folder, self.postgres.url("soak"), SETTINGS)
+        self.proxy = Proxy(self.site.valkey.port)
+        self.closing.callback(self.proxy.close)
+        #: What processes get instead of the site's own settings.
+        self.through = {"REDIS_URL": f"redis://127.0.0.1:{self.proxy.port}/0"}
         self.closing.callback(self.site.close)
         self.workers = [self._worker() for _ in range(WORKERS)]
         self.ports = [free_port(), free_port()]
@@ -84,20 +88,10 @@ class Soak:
         self.found: list[Violation] = []
         self.checks = 0
         self.nemesis = [
-            *(self.worker_killed, self.worker_frozen, self.worker_terminated, self.api_killed),
-            *self.of_servers(),
-        ]
-
-    def build(self, folder: Path) -> tuple[Site, Mapping[str, str]]:
-        """The site, and what its processes get instead of its own settings."""
-        site = Site(folder, self.postgres.url("soak"), SETTINGS)
-        self.proxy = Proxy(site.valkey.port)
-        self.closing.callback(self.proxy.close)
-        return site, {"REDIS_URL": f"redis://127.0.0.1:{self.proxy.port}/0"}
-
-    def of_servers(self) -> Sequence[Callable[[], None]]:
-        """The faults of what workers and API processes depend on."""
-        return (
+            self.worker_killed,
+            self.worker_frozen,
+            self.worker_terminated,
+            self.api_killed,
             self.redis_killed,
             self.redis_flushed,
             self.redis_frozen,
@@ -110,7 +104,7 @@ class Soak:
             self.sql_down,
             self.backend_frozen,
             self.backends_terminated,
-        )
+        ]
 
     def close(self) -> None:
         self.receiver.close()
@@ -330,15 +324,15 @@ def signalled(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def main(kind: type[Soak] = Soak, what: str = __doc__ or "") -> int:
-    parser = argparse.ArgumentParser(description=what.splitlines()[0])
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--customers", type=int, default=24)
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        soak = kind(Path(folder), options.seed, options.customers)
+        soak = Soak(Path(folder), options.seed, options.customers)
         try:
             start = time.monotonic()
             soak.load.start()
