@@ -28,7 +28,7 @@ seats = sa.Table(
     sa.Column("status", sa.Text, nullable=False, server_default="free"),
     sa.Column("held_by", sa.Text),
     sa.Column("held_until", sa.TIMESTAMP(timezone=True)),
-    sa.Index("ix_seats_held", "held_until", "id", postgresql_where=HELD, sqlite_where=HELD),
+    sa.Index("ix_seats_held", "held_until", "id", postgresql_where=HELD),
 )
 free, held = seats.c.status == "free", seats.c.status == "held"
 
@@ -87,5 +87,6 @@ def play(redis_url: str) -> None:
             print(path, http.post(f"/seats/{path}?by=ada").status)
         with working(redis_url, holds(engine).flow()):
             wait_until_empty(DelayQueue(connect(redis_url), "seat-holds"))
+        by_id = sa.select(seats.c.id, seats.c.status).order_by(seats.c.id)
         with engine.connect() as connection:
-            print(dict(connection.execute(sa.select(seats.c.id, seats.c.status)).all()))
+            print(dict(connection.execute(by_id).all()))

@@ -1,6 +1,5 @@
 """What the examples share: each runs in one process."""
 
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ import sqlalchemy as sa
 from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Debugging
 
+from devtools.postgres import Postgres
 from devtools.processes import free_port
 from worker import DelayQueue, Flow, Worker
 
@@ -35,11 +35,14 @@ def wait_until_empty(queue: DelayQueue) -> None:
 
 @contextmanager
 def scratch_database() -> Iterator[sa.Engine]:
-    """An empty SQLite database, deleted afterwards."""
-    with tempfile.TemporaryDirectory() as folder:
-        engine = sa.create_engine(f"sqlite:///{folder}/scratch.db")
+    """A PostgreSQL server of its own, deleted afterwards."""
+    server = Postgres(fsync=False)
+    try:
+        engine = sa.create_engine(server.start().url())
         yield engine
         engine.dispose()
+    finally:
+        server.remove()
 
 
 @contextmanager

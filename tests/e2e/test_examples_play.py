@@ -129,8 +129,8 @@ def mailbox(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def letters(tmp_path: Path) -> Iterator[sa.Engine]:
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/letters.db")
+def letters(database_url: str) -> Iterator[sa.Engine]:
+    engine = sa.create_engine(database_url)
     future_mail.letters.metadata.create_all(engine)
     yield engine
     engine.dispose()
@@ -159,7 +159,7 @@ def test_a_letter_waits_in_sql_for_years(valkey: Valkey, letters: sa.Engine) -> 
     with letters.begin() as connection:
         letter = {"id": "1", "recipient": "me@example.org", "text": "Dear me"}
         future_mail.write(connection, post, letter, days=3650)
-        connection.exec_driver_sql("UPDATE letters SET send_at = datetime(send_at, '-3649 days')")
+        connection.exec_driver_sql("UPDATE letters SET send_at = send_at - interval '3649 days'")
     sweep = future_mail.flow(post).sweep
     assert sweep is not None
     [[due]] = [page for page in sweep(None, 2 * 86_400) if page]

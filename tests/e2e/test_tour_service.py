@@ -1,4 +1,4 @@
-"""The service that docs/tour.md begins with is run as it stands there, on both databases."""
+"""The service that docs/tour.md begins with is run as it stands there."""
 
 import sys
 from importlib import import_module
@@ -16,20 +16,12 @@ from tests.e2e.pages import TOUR, the_block
 SERVICE = the_block("python", "def cancel", TOUR)
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_it_cancels_what_is_not_paid_and_returns_the_stock(
-    database: str,
-    valkey: Valkey,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    database_url: str, valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with redis.Redis.from_url(valkey.url) as client:
         client.flushall()
-    url = f"sqlite:///{tmp_path}/shop.db"
-    if database == "postgresql":
-        url = request.getfixturevalue("database_url")
-    monkeypatch.setenv("DATABASE_URL", url)
+    monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("REDIS_URL", valkey.url)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "shop.py").write_text(SERVICE)
