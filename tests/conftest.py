@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -178,15 +177,11 @@ def records_database(postgres: Postgres) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def records_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty database of each kind that `worker.records` runs on."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/records.db"
-        return
-    url = request.getfixturevalue("records_database")
-    yield url
-    with connected(url) as connection:
+@pytest.fixture
+def records_url(records_database: str) -> Iterator[str]:
+    """An empty database for a test of records."""
+    yield records_database
+    with connected(records_database) as connection:
         connection.execute(DISCONNECT_OTHERS)
         connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
 

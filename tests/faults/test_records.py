@@ -15,8 +15,6 @@ from tests.faults.pauses import last
 from tests.integration.theatre import Theatre, theatre
 from tests.integration.workers import frozen
 
-on_postgresql = pytest.mark.parametrize("records_url", ["postgresql"], indirect=True)
-
 SEATS = 1000
 LATEST_MS = 3000
 
@@ -84,7 +82,6 @@ def test_two_workers_free_each_seat_once(house: Theatre) -> None:
     assert_nothing_is_left(house)
 
 
-@on_postgresql
 @pytest.mark.slow
 def test_a_worker_that_dies_in_a_batch_changes_nothing(house: Theatre) -> None:
     worker = house.start_worker()

@@ -1,19 +1,15 @@
-"""A table of seats on either database, and its records."""
+"""A table of seats, and its records."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-import pytest
 import sqlalchemy as sa
 
 from devtools.postgres import Postgres
 from worker import DelayQueue, Due, Outcome, Task, connect
 from worker.records import Records
-
-on_postgresql = pytest.mark.parametrize("records_url", ["postgresql"], indirect=True)
-on_sqlite = pytest.mark.parametrize("records_url", ["sqlite"], indirect=True)
 
 #: Nobody answers there.
 NOWHERE = "redis://127.0.0.1:1"
@@ -147,29 +143,13 @@ TYPES: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-def begin(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
-
-
-def by_hand(engine: sa.Engine) -> sa.Engine:
-    """As SQLAlchemy's documentation has it for SQLite."""
-
-    @sa.event.listens_for(engine, "connect")
-    def connect(connection: Any, _record: object) -> None:
-        connection.isolation_level = None
-
-    sa.event.listen(engine, "begin", begin)
-    return engine
-
-
 def own_begin(engine: sa.Engine) -> sa.Engine:
     """Sets what the isolation level is to be whenever a transaction begins, as the orders' engine does."""
-    if engine.dialect.name == "postgresql":
 
-        def do_begin(connection: Any) -> None:
-            connection.driver_connection.autocommit = False
+    def do_begin(connection: Any) -> None:
+        connection.driver_connection.autocommit = False
 
-        engine.dialect.do_begin = do_begin  # type: ignore[method-assign, assignment]
+    engine.dialect.do_begin = do_begin  # type: ignore[method-assign, assignment]
     return engine
 
 
@@ -182,7 +162,5 @@ ENGINES: dict[str, Callable[[str], sa.Engine]] = {
     "one connection": lambda url: sa.create_engine(url, pool_size=1, max_overflow=0),
     "no pool": lambda url: sa.create_engine(url, poolclass=sa.NullPool),
     "own begin": lambda url: own_begin(sa.create_engine(url)),
-    "by hand": lambda url: (
-        by_hand(sa.create_engine(url)) if "sqlite" in url else sa.create_engine(url)
-    ),
+    "plain": sa.create_engine,
 }

@@ -1,4 +1,4 @@
-"""What each statement reads: on PostgreSQL pages, by EXPLAIN; on SQLite, for records, program steps."""
+"""What each statement reads, in pages, by EXPLAIN."""
 
 import os
 import re
@@ -24,7 +24,7 @@ class Read(NamedTuple):
     """What one statement reads."""
 
     statement: str
-    #: PostgreSQL's pages, or tens of SQLite's program steps.
+    #: In pages.
     cost: int
     #: What its plan should not have.
     faults: list[str]
@@ -33,7 +33,7 @@ class Read(NamedTuple):
 Reads = list[Read]
 
 
-def postgresql_read(cursor: Any, statement: str, parameters: Any) -> list[Read]:
+def read_twice(cursor: Any, statement: str, parameters: Any) -> list[Read]:
     """With the plan for these values, and with the one for any: that of a statement kept prepared."""
     cursor.execute("SAVEPOINT looking_twice")
     custom = _explained(cursor, statement, statement, parameters)
@@ -78,22 +78,6 @@ def faults(node: dict[str, Any]) -> Iterator[str]:
             yield f"the list of ids is parsed for every row: {node[condition][:80]}"
 
 
-def sqlite_read(cursor: Any, statement: str, parameters: Any) -> list[Read]:
-    cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
-    plan = [row[-1] for row in cursor.fetchall()]
-    steps = 0
-
-    def step() -> None:
-        nonlocal steps
-        steps += 1
-
-    cursor.connection.set_progress_handler(step, 10)
-    cursor.execute(statement, parameters).fetchall()
-    cursor.connection.set_progress_handler(None, 0)
-    scan = re.compile(rf"SCAN ({'|'.join(GROWING)})\b")
-    return [Read(statement, steps, [line for line in plan if scan.match(line)])]
-
-
 #: By whether there is a transaction already, or each statement is its own.
 UNDO = {True: ("SAVEPOINT looking", "ROLLBACK TO looking"), False: ("BEGIN", "ROLLBACK")}
 
@@ -101,7 +85,6 @@ UNDO = {True: ("SAVEPOINT looking", "ROLLBACK TO looking"), False: ("BEGIN", "RO
 @contextmanager
 def watched(engine: sa.Engine) -> Iterator[Reads]:
     """Everything that ``engine`` is told to run, each statement looked at before it is run."""
-    look = sqlite_read if engine.dialect.name == "sqlite" else postgresql_read
     reads: Reads = []
 
     def before(
@@ -116,9 +99,9 @@ def watched(engine: sa.Engine) -> Iterator[Reads]:
             return
         cursor = connection.connection.cursor()
         driver: Any = connection.connection.driver_connection
-        begin, undo = UNDO[engine.dialect.name == "sqlite" or not driver.autocommit]
+        begin, undo = UNDO[not driver.autocommit]
         cursor.execute(begin)
-        reads.extend(look(cursor, statement, parameters))
+        reads.extend(read_twice(cursor, statement, parameters))
         cursor.execute(undo)
 
     sa.event.listen(engine, "before_cursor_execute", before)

@@ -1,4 +1,4 @@
-"""Clients and their keys, on both databases."""
+"""Clients and their keys."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

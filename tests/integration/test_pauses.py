@@ -1,4 +1,4 @@
-"""Pauses in a table: on both databases, from the command line, and in the doctor's words."""
+"""Pauses in a table: from the command line, and in the doctor's words."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta

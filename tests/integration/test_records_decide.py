@@ -21,8 +21,6 @@ from tests.integration.hall import (
     Hall,
     Ticket,
     made,
-    on_postgresql,
-    on_sqlite,
     own_hall,
     queue_of,
 )
@@ -47,17 +45,12 @@ class Deciding(Hall):
         seat, now = self.seats.c, self.records.after(0)
         chosen = sa.and_(seat.id.in_([*tasks]), seat.status == "held")
         free = self.seats.update().values(status="free")
-        if connection.dialect.name == "sqlite":  # which has no CTE that writes
-            connection.execute(free.where(chosen, seat.held_until <= now))
-            days = sa.func.julianday(seat.held_until) - sa.func.julianday("now")
-            left = sa.select(seat.id, (days * 86_400_000).label("ms")).where(chosen)
-        else:
-            due = sa.select(seat.id).where(chosen, seat.held_until <= now).order_by(seat.id)
-            locked = due.with_for_update(skip_locked=True).cte("due")
-            freed = free.where(seat.id == locked.c.id).returning(seat.id).cte("freed")
-            ms = 1000 * sa.extract("epoch", seat.held_until - now)
-            others = sa.select(freed.c.id)
-            left = sa.select(seat.id, ms.label("ms")).where(chosen, seat.id.not_in(others))
+        due = sa.select(seat.id).where(chosen, seat.held_until <= now).order_by(seat.id)
+        locked = due.with_for_update(skip_locked=True).cte("due")
+        freed = free.where(seat.id == locked.c.id).returning(seat.id).cte("freed")
+        ms = 1000 * sa.extract("epoch", seat.held_until - now)
+        others = sa.select(freed.c.id)
+        left = sa.select(seat.id, ms.label("ms")).where(chosen, seat.id.not_in(others))
         return {row.id: row.ms for row in connection.execute(left)}
 
     def outcomes(self, *tasks: Task) -> dict[str, str]:
@@ -119,7 +112,6 @@ def test_the_statement_gets_ids_as_the_application_has_them(engine: sa.Engine) -
     }
 
 
-@on_postgresql
 def test_a_locked_record_is_left_and_looked_at_again(hall: Deciding) -> None:
     hall.add("A1", "A2")
     with hall.engine.begin() as paying:
@@ -197,7 +189,6 @@ def test_nothing_runs_beside_the_statement(hall: Deciding) -> None:
     assert seen == ["DELETE"]
 
 
-@on_postgresql
 @pytest.mark.parametrize("kind", [kind for kind in ENGINES if kind != "no pool"])
 def test_a_batch_is_one_round_trip(records_url: str, kind: str) -> None:
     hall = Deciding(ENGINES[kind](records_url))
@@ -220,7 +211,6 @@ def test_a_batch_is_one_round_trip(records_url: str, kind: str) -> None:
     hall.engine.dispose()
 
 
-@on_postgresql
 def test_what_a_listener_has_begun_is_committed_before(records_url: str) -> None:
     with made(records_url) as engine:
         sa.event.listen(engine, "begin", lambda each: each.exec_driver_sql("SET LOCAL jit = off"))
@@ -320,21 +310,6 @@ def test_a_frozen_backend_is_given_up_here_too(own_postgres: Postgres) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-@on_sqlite
-def test_a_database_that_stays_locked_is_an_outage(records_url: str) -> None:
-    with made(records_url, connect_args={"timeout": 0.05}) as engine, made(records_url) as other:
-        hall = Deciding(engine)
-        hall.add("A1")
-        with other.connect() as writer:
-            writer.exec_driver_sql("BEGIN IMMEDIATE")
-            with pytest.raises(Unavailable, match="locked"):
-                hall.run("A1")
-            writer.rollback()
-        assert hall.run("A1") == {}
-        assert hall.statuses() == {"A1": "free"}
-
-
-@on_postgresql
 def test_a_conflict_is_retried_and_an_outage_if_it_goes_on(hall: Deciding) -> None:
     hall.add("A1")
     conflict = "DO $$ BEGIN RAISE SQLSTATE '40001'; END $$"

@@ -1,7 +1,5 @@
 """Which errors of a database are an outage, for the engine's records and for the order service alike."""
 
-import sqlite3
-
 import pytest
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -19,7 +17,7 @@ NONE = ["23505", "23503", "22P02", "42601", "42883", "42501", "25P02", "55006", 
 
 
 class Refused(Exception):
-    """What a driver of PostgreSQL raises."""
+    """What a driver raises."""
 
     def __init__(self, sqlstate: str | None) -> None:
         super().__init__("refused")
@@ -34,32 +32,10 @@ def error(sqlstate: str | None) -> DBAPIError:
     ("sqlstate", "expected"),
     [(each, True) for each in OUTAGES] + [(each, False) for each in NONE] + [(None, True)],
 )
-def test_an_error_of_postgresql_is_an_outage_by_its_code(
-    sqlstate: str | None, *, expected: bool
-) -> None:
+def test_an_error_is_an_outage_by_its_code(sqlstate: str | None, *, expected: bool) -> None:
     assert is_transient(error(sqlstate)) is expected
     with pytest.raises(StorageUnavailable if expected else DBAPIError), translated():
         raise error(sqlstate)
-
-
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        (sqlite3.SQLITE_BUSY, True),
-        (sqlite3.SQLITE_BUSY_SNAPSHOT, True),
-        (sqlite3.SQLITE_LOCKED, True),
-        (sqlite3.SQLITE_READONLY, True),
-        (sqlite3.SQLITE_IOERR, True),
-        (sqlite3.SQLITE_FULL, True),
-        (sqlite3.SQLITE_CANTOPEN, True),
-        (sqlite3.SQLITE_CONSTRAINT, False),
-        (sqlite3.SQLITE_ERROR, False),
-    ],
-)
-def test_an_error_of_sqlite_is_an_outage_by_its_code(code: int, *, expected: bool) -> None:
-    refused = sqlite3.OperationalError("refused")
-    refused.sqlite_errorcode = code
-    assert is_transient(OperationalError("SELECT 1", {}, refused)) is expected
 
 
 def test_a_lost_connection_and_an_empty_pool_are_outages() -> None:

@@ -24,7 +24,7 @@ def id_type(
     A record has exactly one task id, so another spelling of the same id is refused.
     """
     if isinstance(kind, sa.Uuid):
-        return postgresql.UUID(as_uuid=False), _uuid
+        return postgresql.UUID(as_uuid=False), _uuid if kind.as_uuid else _uuid_text
     if isinstance(kind, sa.Integer):
         return sa.BigInteger(), _int64
     if isinstance(kind, sa.String) and not isinstance(kind, sa.Enum):
@@ -35,10 +35,14 @@ def id_type(
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def _uuid(text: str) -> str:
+def _uuid_text(text: str) -> str:
     if not _UUID.fullmatch(text):
         raise ValueError("its id is not a UUID in its usual form")
     return text
+
+
+def _uuid(text: str) -> UUID:
+    return UUID(_uuid_text(text))
 
 
 def _int64(text: str) -> int:
@@ -90,16 +94,10 @@ def record_id_parser(
 
     ``parse`` parses it into the database's type. Both raise ValueError.
     """
-    kind, plain = column.type, plain_type(column, dialect)
-    if isinstance(plain, sa.Uuid) and plain.as_uuid and dialect.name == "postgresql":
-        parse = _both(parse, UUID)  # on SQLite, the database's type is UUID already
+    kind = column.type
     if isinstance(kind, sa.types.TypeDecorator) and _overrides(kind, "process_result_value"):
-        parse = _both(parse, lambda plain_id: kind.process_result_value(plain_id, dialect))
+        return lambda text: kind.process_result_value(parse(text), dialect)
     return parse
-
-
-def _both(first: Callable[[str], Any], then: Callable[[Any], Any]) -> Callable[[str], Any]:
-    return lambda text: then(first(text))
 
 
 def _overrides(kind: sa.types.TypeDecorator[Any], method: str) -> bool:

@@ -1,6 +1,5 @@
-"""Which errors of PostgreSQL and SQLite are an outage, and how to go on after one."""
+"""Which errors of PostgreSQL are an outage, and how to go on after one."""
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -24,8 +23,6 @@ IDLE_IN_TRANSACTION = "25P03"
 #: Connection lost, insufficient resources, operator intervention (shutdown, start-up, statement timeout), lock
 #: timeout.
 _TRANSIENT_SQLSTATES = ("08", "53", "57", IDLE_IN_TRANSACTION, "55P03", READ_ONLY, *_CONFLICTS)
-#: BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN
-_TRANSIENT_SQLITE = {5, 6, 8, 10, 13, 14}
 #: How often to rerun a transaction after a conflict with another one.
 CONFLICT_RETRIES = 3
 
@@ -34,8 +31,6 @@ def is_transient(error: DBAPIError | PoolTimeout) -> bool:
     """Whether the database is at fault and the same statement may succeed later."""
     if isinstance(error, PoolTimeout) or error.connection_invalidated:
         return True
-    if isinstance(error.orig, sqlite3.Error):
-        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _TRANSIENT_SQLITE
     state = sqlstate(error)
     if state is None:  # no answer at all, so the connection failed
         return isinstance(error, sa.exc.OperationalError)

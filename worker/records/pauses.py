@@ -5,10 +5,9 @@ from datetime import UTC
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import insert
 
 from ..pauses import Pause
-from .databases import database_of
 from .transactions import Transactions
 
 #: How long one look may take.
@@ -40,12 +39,10 @@ class TablePauses:
     """
 
     def __init__(self, engine: sa.Engine, table: sa.Table, queue: str) -> None:
-        """Opens no connection. Raises ValueError for another database than PostgreSQL and SQLite."""
+        """Opens no connection. Raises ValueError for another database than PostgreSQL."""
         columns = table.c
-        sql = database_of(engine, columns.queue, columns.paused_at)
-        self._transactions = Transactions(engine, sql, TIMEOUT_SECONDS)
+        self._transactions = Transactions(engine, TIMEOUT_SECONDS)
         row = {"queue": queue, "paused_at": sa.func.current_timestamp()}
-        insert: Any = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
         inserted = insert(table).values(row)
         self._begin = inserted.on_conflict_do_update(
             index_elements=[columns.queue],
@@ -76,5 +73,4 @@ class TablePauses:
 
 
 def _pause(row: Any) -> Pause:
-    at = row.paused_at.replace(tzinfo=row.paused_at.tzinfo or UTC)  # SQLite has no time zones
-    return Pause(row.reason, row.paused_by, at.astimezone(UTC))
+    return Pause(row.reason, row.paused_by, row.paused_at.astimezone(UTC))

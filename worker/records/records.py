@@ -28,7 +28,6 @@ from ..log import log
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Scheduled
 from . import outbox
-from .databases import database_of
 from .ids import record_id_parser, task_id
 from .outages import retried
 from .pauses import TablePauses
@@ -67,9 +66,8 @@ class FlowSettings(CommonSettings, total=False):
 class Records:
     """The records of a table that wait for a time, as a flow.
 
-    Works on PostgreSQL and SQLite, whatever the engine's settings. Every wait ends after ``timeout_seconds``,
-    except those that the engine's own settings limit: the pool's ``pool_timeout``, the driver's
-    ``connect_timeout``, and on SQLite the driver's ``timeout``.
+    Works on PostgreSQL, whatever the engine's settings. Every wait ends after ``timeout_seconds``, except
+    those that the engine's own settings limit: the pool's ``pool_timeout`` and the driver's ``connect_timeout``.
     """
 
     def __init__(
@@ -88,8 +86,8 @@ class Records:
     ) -> None:
         """Opens no connection.
 
-        ``id`` is a unique text, integer or UUID column. ``due`` is a timestamp with a time zone; on SQLite it
-        is a DateTime, in UTC. ``pending`` is any condition on the row. The sweep needs an index: see `index`.
+        ``id`` is a unique text, integer or UUID column. ``due`` is a timestamp with a time zone.
+        ``pending`` is any condition on the row. The sweep needs an index: see `index`.
 
         ``handle(connection, ids)`` is called in a transaction that has locked these records. They are
         pending, and due by the database's clock. When it returns they must no longer be: make ``pending``
@@ -116,16 +114,15 @@ class Records:
         self._pending = pending
         self._queue = queue
         self._scheduler = scheduler
-        self._sql = database_of(engine, self._id, self._due)
-        self._transactions = Transactions(engine, self._sql, timeout_seconds)
+        self._transactions = Transactions(engine, timeout_seconds)
         self._pauses = None if pauses is None else TablePauses(engine, pauses, queue.name)
-        self._statements = RecordStatements(self._sql, self._id, pending)
-        self._parse: Callable[[str], Any] = self._sql.parse
+        self._statements = RecordStatements(engine.dialect, self._id, self._due, pending)
+        self._parse: Callable[[str], Any] = self._statements.parse
         self._handle_batch: Callable[[Mapping[Any, Task]], dict[str, Outcome]]
         if handle is not None and decide is None:
             self._handle_batch = partial(self._locked, handle)
         elif decide is not None and handle is None:
-            self._parse = record_id_parser(self._id, self._sql.parse, engine.dialect)
+            self._parse = record_id_parser(self._id, self._parse, engine.dialect)
             self._handle_batch = partial(self._decided, decide)
         else:
             raise ValueError("records need either handle or decide")
@@ -141,7 +138,6 @@ class Records:
             self._due,
             self._id,
             postgresql_where=self._pending,
-            sqlite_where=self._pending,
         )
 
     def flow(self, *, probe: Probe | None = None, **settings: Unpack[FlowSettings]) -> Flow:
@@ -171,7 +167,7 @@ class Records:
         if not isinstance(seconds, sa.ColumnElement):
             seconds = sa.literal(seconds, sa.Double)
         start = None if since is None else _column(since)
-        return sa.type_coerce(self._sql.after(seconds, start), self._due.type)
+        return sa.type_coerce(self._statements.after(seconds, start), self._due.type)
 
     def schedule(
         self, connection: sa.Connection | Session | scoped_session[Any], *ids: Any
@@ -194,7 +190,7 @@ class Records:
             raise TypeError(
                 "None is not an id: if the database generates it, flush the record before you schedule it"
             )
-        ids_in_sql = [self._sql.parse(self._task_id(each)) for each in ids]
+        ids_in_sql = [self._statements.parse(self._task_id(each)) for each in ids]
         found = connection.execute(self._statements.look, {"ids": ids_in_sql})
         read_at = time.monotonic()
         outbox.add(

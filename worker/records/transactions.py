@@ -1,16 +1,49 @@
 """Transactions in which every wait ends."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import sqlalchemy as sa
 
 from ..errors import Unavailable
-from .databases import PostgreSQL, SQLite
 from .outages import IDLE_IN_TRANSACTION, sqlstate, unavailable
+from .watchdog import IDLE, Watchdog, transaction_status
+
+_WATCHDOG = Watchdog()
 
 #: How long to wait for a server beyond the timeout of the transaction.
 GRACE_SECONDS = 0.5
+
+#: How long a statement waits for one lock at most. A locked row holds up its batch until the record at fault is
+#: found, which takes one such wait for each halving.
+LOCK_MS = 250
+_MS = "CAST(:ms AS text)"
+#: Sets timeouts for a transaction, in ms, where the engine's connections have none.
+_BOUNDED = ", ".join(
+    f"set_config('{name}', CASE current_setting('{name}') WHEN '0' THEN {ms}"
+    f" ELSE current_setting('{name}') END, true)"
+    for name, ms in {
+        "lock_timeout": f"CAST(LEAST(CAST({_MS} AS integer), {LOCK_MS}) AS text)",
+        "statement_timeout": _MS,
+        "idle_in_transaction_session_timeout": _MS,
+    }.items()
+)
+#: Makes the planner read a page by index, in the index's order. For a table that was never analysed it
+#: guesses, and may guess that reading and sorting the whole table costs less.
+_BY_INDEX = ", ".join(
+    f"set_config('{name}', 'off', true)" for name in ("enable_seqscan", "enable_bitmapscan", "jit")
+)
+_BEGIN_WRITING = sa.text(f"SELECT {_BOUNDED}")
+#: Due times are read as text.
+_AS_ISO = "set_config('DateStyle', 'ISO', true)"
+#: Whether the session's own settings do all that; a list is evaluated from the left.
+_IS_SET = (
+    "'0' NOT IN (current_setting('lock_timeout'), current_setting('statement_timeout'))"
+    " AND 'on' NOT IN (current_setting('enable_seqscan'), current_setting('enable_bitmapscan'),"
+    " current_setting('jit')) AND current_setting('DateStyle') LIKE 'ISO%'"
+)
+_BEGIN_READING = sa.text(f"SELECT {_IS_SET}, {_BOUNDED}, {_BY_INDEX}, {_AS_ISO}")
 
 
 class Transactions:
@@ -18,34 +51,59 @@ class Transactions:
     itself took longer than the timeout, not the database.
     """
 
-    def __init__(self, engine: sa.Engine, sql: PostgreSQL | SQLite, timeout_seconds: float) -> None:
+    def __init__(self, engine: sa.Engine, timeout_seconds: float) -> None:
+        """Raises ValueError for another database."""
+        if engine.dialect.name != "postgresql" or engine.dialect.is_async:
+            raise ValueError(
+                f"records are in PostgreSQL, not in {engine.dialect.name}, and not asyncio's"
+            )
         self._engine = engine
-        self._sql = sql
         self._timeout_seconds = timeout_seconds
-
-    def write(self) -> AbstractContextManager[sa.Connection]:
-        """One transaction."""
-        return self._within(self._sql.writing)
-
-    def read(self) -> AbstractContextManager[sa.Connection]:
-        """For statements that read pages by index, and need not see the same state."""
-        return self._within(self._sql.reading)
-
-    def autocommit(self) -> AbstractContextManager[sa.Connection]:
-        """Each statement is committed by itself."""
-        return self._within(self._sql.autocommit)
+        self._ms = {"ms": str(round(1000 * timeout_seconds))}
 
     @contextmanager
-    def _within(
-        self, transaction: Callable[[sa.Connection, float], AbstractContextManager[None]]
-    ) -> Iterator[sa.Connection]:
+    def write(self) -> Iterator[sa.Connection]:
+        """One transaction whose every wait is limited."""
+        with self._connected() as connection:
+            _leave_autocommit(connection)
+            with connection.begin():
+                connection.execute(_BEGIN_WRITING, self._ms)
+                yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """For statements that read pages by index, and need not see the same state. Every wait is limited.
+
+        A session whose own settings see to that needs no transaction.
+        """
+        with self._connected() as connection:
+            if connection.info.get(_IS_SET):
+                with _autocommit(connection):
+                    yield connection
+                return
+            _leave_autocommit(connection)
+            with connection.begin():
+                # Whether no listener of the engine's has begun a transaction. Not every driver can tell.
+                is_idle = transaction_status(_driver(connection)) == IDLE
+                is_set = connection.execute(_BEGIN_READING, self._ms).scalar_one()
+                connection.info[_IS_SET] = is_idle and is_set
+                yield connection
+
+    @contextmanager
+    def autocommit(self) -> Iterator[sa.Connection]:
+        """Each statement is committed by itself."""
+        with self._connected() as connection, _autocommit(connection):
+            yield connection
+
+    @contextmanager
+    def _connected(self) -> Iterator[sa.Connection]:
+        """A connection, which is closed if the block takes longer than the timeout."""
         seconds, watch = self._timeout_seconds, None
         try:
             with (
                 unavailable(self._engine),
                 self._engine.connect() as connection,
-                self._sql.deadline(connection, seconds + GRACE_SECONDS) as watch,
-                transaction(connection, seconds),
+                _WATCHDOG.watching(_driver(connection), seconds + GRACE_SECONDS) as watch,
             ):
                 yield connection
         except Unavailable as error:
@@ -53,3 +111,31 @@ class Transactions:
                 late = f"The transaction was idle for too long (timeout_seconds: {seconds:g})."
                 raise TimeoutError(late) from error
             raise
+
+
+@contextmanager
+def _autocommit(connection: sa.Connection) -> Iterator[None]:
+    """Commit each statement by itself until the block ends.
+
+    The driver is told, not SQLAlchemy, which would take as long as a small statement, and which an engine
+    with its own way to begin a transaction would undo.
+    """
+    driver = _driver(connection)
+    with connection.begin():
+        driver.commit()  # what a listener of the engine's has begun
+        before, driver.autocommit = driver.autocommit, True
+        try:
+            yield
+        finally:
+            if not getattr(driver, "closed", False):
+                driver.autocommit = before
+
+
+def _driver(connection: sa.Connection) -> Any:
+    return connection.connection.driver_connection
+
+
+def _leave_autocommit(connection: sa.Connection) -> None:
+    """Make the next transaction a real one, whatever the engine's isolation level."""
+    if connection.dialect.detect_autocommit_setting(_driver(connection)):
+        connection.execution_options(isolation_level="READ COMMITTED")
