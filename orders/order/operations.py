@@ -131,7 +131,7 @@ def lock(step: Step, order_id: sa.ColumnElement[str]) -> _Locked:
 def _reserved_by(step: Step, ended: sa.FromClause) -> sa.FromClause:
     """What these orders reserve of each SKU."""
     return step(
-        "released",
+        "reservations",
         sa.select(order_items.c.sku, sa.func.sum(order_items.c.quantity).label("quantity"))
         .where(one_of(order_items.c.order_id, sa.select(ended.c.order_id)))
         .group_by(order_items.c.sku),

@@ -257,7 +257,7 @@ def test_the_order_of_locks_is_the_same_in_every_locale(name: str) -> None:
     """Python sorts by code point; text in a database sorts as its locale does."""
     statement = getattr(operations, name).statement
     sql = str(statement.compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
-    lines = "stock_items" if name == "place" else "held"
+    lines = "stock_items" if name == "place" else "reservations"
     assert f"ORDER BY CAST({lines}.sku AS BYTEA)" in sql
 
 
