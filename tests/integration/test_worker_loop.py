@@ -271,7 +271,7 @@ def test_a_redis_that_is_back_unsafe_is_unused_until_safe(tmp_path: Path) -> Non
                 private_valkey(tmp_path, *evicting, port=server.port),
                 redis.Redis.from_url(server.url) as client,
             ):
-                wait_until(lambda: station.server.unsafe, "the worker to see it")
+                wait_until(lambda: station._server.unsafe, "the worker to see it")
                 DelayQueue(client, "moved").schedule("a", 1)
                 assert worker.health().status == "degraded"
                 client.config_set("maxmemory-policy", "volatile-lru")

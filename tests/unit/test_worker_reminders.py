@@ -20,6 +20,7 @@ from worker.runtime.event_log import EventLog
 from worker.runtime.pauses import PauseWatch
 from worker.runtime.renewal import Renewer
 from worker.runtime.results import BatchResult
+from worker.runtime.server_check import ServerCheck
 from worker.runtime.settling import Settler
 from worker.runtime.sweep import Sweeper
 from worker.runtime.ticks import Ticks
@@ -60,6 +61,15 @@ def raising(error: BaseException) -> Callable[..., Any]:
         raise error
 
     return fail
+
+
+class Unchecked(ClockedQueue):
+    def check_server(self) -> list[str]:
+        raise SILENT
+
+
+def _server_check(clock: Clock) -> Callable[[], object]:
+    return ServerCheck(Unchecked("a", clock)).check
 
 
 def _renewal(clock: Clock) -> Callable[[], object]:
@@ -148,6 +158,7 @@ def _requests(clock: Clock) -> Callable[[], object]:
 
 
 OUTAGES: dict[str, Callable[[Clock], Callable[[], object]]] = {
+    "Redis could not be checked yet": _server_check,
     "lease not extended yet": _renewal,
     "not settled yet": _settling,
     "pauses unknown": _pauses,

@@ -191,8 +191,7 @@ class Consumer:
                 raise ConsumerClosed
             if self._begun:
                 return
-            with suppress(redis.RedisError):  # the claims check it
-                self._server.check()
+            self._server.check()
             stations = self._lane.stations
             for station in stations:
                 station.gate.check()

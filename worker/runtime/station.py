@@ -38,7 +38,7 @@ class Station:
         self._recurrence = (
             Recurrence(flow, queue, shared.emit) if isinstance(flow, Recurring) else None
         )
-        self.server = server
+        self._server = server
         #: How many tasks to claim.
         self.limit = 1 if flow.one_at_a_time else flow.batch_size
         #: Whether other workers serve the same queue.
@@ -78,7 +78,7 @@ class Station:
             self._failed_claims += 1
             if isinstance(error, redis.TimeoutError):  # perhaps because the reply is large
                 self.limit = max(1, self.limit // 2)
-            self.server.forget()
+            self._server.forget()
             self._claim_at = now + RECONNECT(self._failed_claims)
             raise
         if self._failed_claims:
@@ -88,11 +88,23 @@ class Station:
         return claim
 
     def _claim(self, waits_ms: int | None, *, relieved: bool) -> Claim:
-        self.server.check()
+        self.ensure_safe()
         self.settler.resend()
         lease_ms = round(self.flow.lease_seconds * 1000)
         claim = self.queue.claim(self.limit, lease_ms, waits_ms=waits_ms, relieved=relieved)
-        return claim if self._recurrence is None else self._seeded(self._recurrence, claim)
+        if self._recurrence is not None:
+            claim = self._seeded(self._recurrence, claim)
+        try:
+            self._server.check()
+        except UnsafeServer:
+            self.settler.settle(BatchResult(untouched=claim.tasks))
+            raise
+        return claim
+
+    def ensure_safe(self) -> None:
+        """Check the server if it was unsafe. Raises UnsafeServer if it still is."""
+        if self._server.unsafe:
+            self._server.check()
 
     def _seeded(self, recurrence: Recurrence, claim: Claim) -> Claim:
         """Seed the next occurrence before a claimed one runs; if that fails, release those that were claimed."""

@@ -250,8 +250,7 @@ class Sweeper:
         term_ms = round(1000 * self._flow.lease_seconds)
         asked_at = self._clock()
         try:
-            if self._station.server.unsafe:
-                self._station.server.check()
+            self._station.ensure_safe()
             found = self._queue.restore(
                 page, worker_id=self._worker_id, term_ms=term_ms, look_only=look_only
             )

@@ -107,8 +107,7 @@ class Worker:
         Raises UnsafeServer at once if Redis may delete tasks and no flow has a sweep: there is nothing to do.
         """
         try:
-            with suppress(redis.RedisError):  # the claims check it
-                self._server.check()
+            self._server.check()
         except UnsafeServer:
             if not self._sweepers:
                 raise
