@@ -70,7 +70,7 @@ def opened(browser: Browser, url: str, key: str, width: int, *, dark: bool) -> P
 def take_all(page: Page, folder: Path, name: str) -> None:
     first = page.run("document.querySelector('#next a').hash")
     expired = page.run("document.querySelector('#latest a').hash")
-    views = {"overview": "#overview", "dead": "#dead", "refunds": "#refunds", "doctor": "#doctor"}
+    views = {"overview": "#overview", "dead": "#dead", "refunds": "#refunds"}
     for view, address in (views | {"order": first, "expired": expired}).items():
         page.run(f"location.hash = {address!r}")
         page.run("new Promise((done) => setTimeout(done, 900))")

@@ -160,7 +160,7 @@ def play(shop: Shop, story: Story, provider: PaymentProvider | None) -> None:
 
     story.act("Paid in time")
     paid = shop.order(quantity=2).body
-    story.tell(f"order {paid['id']} holds 2 of 100 mugs")
+    story.tell(f"order {paid['id']} reserves 2 of 100 mugs")
     if provider is None:
         story.check(shop.pay(paid).body["status"] == "applied", "the payment is applied")
     else:
@@ -175,7 +175,7 @@ def play(shop: Shop, story: Story, provider: PaymentProvider | None) -> None:
     first, second = shop.order(key), shop.order(key)
     story.check(first.body == second.body, f"both responses are order {first.body['id']}")
     story.check(second.replayed, "the second one says that it is a replay")
-    story.check(shop.shelf() == (98, 1), "1 mug is held, not 2")
+    story.check(shop.shelf() == (98, 1), "1 mug is reserved, not 2")
 
     story.act("Never paid")
     late = shop.wait_for_cancellation([first.body])

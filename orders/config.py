@@ -40,7 +40,6 @@ class Settings:
     #: What one client may reserve without paying: unpaid orders, and the pieces in them. 0 is no limit.
     max_unpaid_orders: Annotated[int, Field(ge=0)] = 10_000
     max_held_pieces: Annotated[int, Field(ge=0)] = 100_000
-    #: How many overdue orders all workers together cancel per second; 0: as fast as it goes.
     #: How soon another worker takes over from a dead one. Must be longer than any statement may
     #: run.
     lease_seconds: Annotated[float, Field(ge=0.1)] = 10.0

@@ -51,7 +51,7 @@ def thaw_flow(services: Services) -> Flow:
 
 
 def frozen(services: Services) -> str:
-    """What holds orders at the moment, in a sentence. Raises Unavailable."""
+    """What stops orders at the moment, in a sentence. Raises Unavailable."""
     with outages():
         found = "; ".join(map(str, services.freezes.in_force(MOST_NAMED)))
     return f"frozen: {found}" if found else ""

@@ -1,8 +1,8 @@
 """What can be done with freezes. While one is in force, no order, or none of one client, is cancelled by timeout.
 
     freezes = Freezes(engine)
-    freeze, _ = freezes.open("a client", reason="no card terminal", by="door", seconds=600)
-    freezes.thaw(freeze.id, by="door")
+    freeze, _ = freezes.open("a client", reason="no card terminal", by="a key", seconds=600)
+    freezes.thaw(freeze.id, by="a key")
 
 The statement that cancels reads them (see `orders.order.sparing`), so a freeze is in force from its commit
 on, whatever becomes of Redis and the workers. When it has ended, a flow gives the time back (see

@@ -39,8 +39,8 @@ Page = tuple[list[Any], DeadPosition | None]
 class ShownQueues:
     """Raises QueueUnavailable while Redis does not answer, except when a pause is begun."""
 
-    def __init__(self, client: redis.Redis, checks: DelayQueue, kept: Mapping[str, Pauses]) -> None:
-        self._queues = {name: DelayQueue(client, name) for name in QUEUES} | {QUEUE: checks}
+    def __init__(self, client: redis.Redis, kept: Mapping[str, Pauses]) -> None:
+        self._queues = {name: DelayQueue(client, name) for name in QUEUES}
         self._kept = kept
         #: Each queue's counts and workers; or that Redis does not answer.
         self.state = SharedRead(self._read_state, FRESH_SECONDS)

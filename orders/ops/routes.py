@@ -60,7 +60,7 @@ class Tools:
 
     def __init__(self, wired: Services) -> None:
         self.records = ShownRecords(wired.watching)
-        self.queues = ShownQueues(wired.redis, wired.queue, wired.pauses)
+        self.queues = ShownQueues(wired.redis, wired.pauses)
         self.freezes = ShownFreezes(wired.engine, wired.watching)
         self.sessions = Sessions(wired.engine, wired.clients)
 

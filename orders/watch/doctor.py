@@ -177,8 +177,8 @@ def _stock(sql: Statements) -> Finding:
     )
     advice = (
         "Somebody has written these rows by hand, or there is a bug. Count what is on hand, and adjust it if it is "
-        "wrong: POST /v1/stock/SKU/adjustments. Then correct what is reserved of one SKU after the other, in psql and "
-        f"while everything runs: {repository.MEND_STOCK.format(sku=rows[0].sku)}"
+        "wrong: POST /v1/stock/SKU/adjustments. Then correct what is reserved of one SKU after the other, in psql, once "
+        f"each, while everything runs. Of the first: {repository.MEND_STOCK.format(sku=rows[0].sku)}"
     )
     return failure("orders.stock", f"does not add up: {listed}", advice)
 

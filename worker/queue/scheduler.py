@@ -165,7 +165,7 @@ class BatchScheduler:
                     for task_id in [*islice(self._waiting, SLICE)]
                 }
                 dropped = 0
-                if self._dropped and self._too_many.is_due():
+                if self._dropped and (not self._waiting or self._too_many.is_due()):
                     dropped, self._dropped = self._dropped, 0
                 if not changes:
                     self._end()

@@ -36,8 +36,8 @@ class EventLog:
     """Writes a line for each event that somebody may look for later; for what repeats in an outage, once a minute."""
 
     def __init__(self, clock: Clock) -> None:
-        #: By queue and text.
-        self._reminders = defaultdict[tuple[str, str], Reminder](lambda: Reminder(clock))
+        #: By queue, text and, of what hangs, which call it is.
+        self._reminders = defaultdict[tuple[str, ...], Reminder](lambda: Reminder(clock))
 
     def __call__(self, event: events.Event) -> None:
         if (line := EVENTS.get(type(event))) is None:
@@ -47,7 +47,8 @@ class EventLog:
             text = "handled without Redis"
         if isinstance(event, events.Retried) and event.error is not None:
             level, text = "warning", "unavailable to this task"
-        if text in REPEATING and not self._reminders[event.queue, text].is_due():
+        about = event.queue, text, getattr(event, "what", "")
+        if text in REPEATING and not self._reminders[about].is_due():
             return
         fields: dict[str, Any] = {}
         for name in FIELDS[type(event)]:

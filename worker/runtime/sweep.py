@@ -69,7 +69,6 @@ class Sweeper:
         #: Whether it is this worker's turn to sweep, and when to ask Redis again.
         self._my_turn = False
         self._ask_at = 0.0
-        #: When the last round began.
         #: Since when Redis has not answered; None while it does.
         self._silent_since: float | None = None
         #: Whether the records could be read the last time.

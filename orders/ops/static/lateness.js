@@ -64,4 +64,3 @@ export function drawLateness(place, minutes) {
 export function level(ms) {
   return ms >= 5000 ? "bad" : ms >= 1000 ? "warn" : "good";
 }
-
