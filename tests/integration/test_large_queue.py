@@ -48,7 +48,6 @@ COMMANDS = {
 }
 PAGE = [
     "state",
-    "doctor",
     f"letter?queue={QUEUE}&id={DEAD[7]}",
     f"letters?queue={QUEUE}",
     f"letters?queue={QUEUE}&text=no+such+text",

@@ -100,7 +100,7 @@ def test_a_freeze_saves_what_was_paid_after_the_backup(
     restored = replace(shop, engine=engine, stock_service=StockService(engine))
     assert restored.tables() == then
     env = {"DATABASE_URL": empty_url, "REDIS_URL": valkey.url}
-    freeze = as_written("orders freeze", env).partition(":")[0] if frozen else ""
+    freeze = as_written("orders freeze --reason", env).partition(":")[0] if frozen else ""
     running = [processes.worker(env, tmp_path / "worker.log")]
     expected = {paid.id: "paid", overdue.id: "cancelled", soon.id: "cancelled"}
     try:
