@@ -109,12 +109,6 @@ class Wait(threading.Event):
         return self.is_set()
 
 
-def repeat(run: Callable[[], float | None], wait: threading.Event) -> None:
-    """Run rounds until the last one, as `Rounds` does."""
-    while (pause := run()) is not None:
-        wait.wait(pause)
-
-
 class LaneWait(Alarm):
     """The same in place of a lane's alarm."""
 

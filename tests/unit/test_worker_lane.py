@@ -15,7 +15,6 @@ from tests.unit.engine import (
     LaneWait,
     Refusing,
     Wait,
-    repeat,
     shared_by,
     station_of,
 )
@@ -334,7 +333,7 @@ def test_a_lost_ack_is_sent_again_though_nothing_is_claimed(clock: Clock) -> Non
     renewer = line.station.renewer
     finished = renewer._finished = Wait(clock)
     finished.after = lambda: renewer.finish() if len(finished.waits) > 1 else None
-    repeat(renewer.round, finished)
+    renewer.run()
     assert queue.leased() == {}
 
 

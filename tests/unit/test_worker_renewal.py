@@ -6,7 +6,7 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, repeat, shared_by
+from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, shared_by
 from worker import Flow, Task, events, one_at_a_time
 from worker.runtime.renewal import CHECK_EVERY, SHARE_SECONDS, HeldTasks, Renewer
 from worker.runtime.results import BatchResult
@@ -277,7 +277,7 @@ def test_it_looks_often_enough_for_two_attempts_to_fail(
     tasks = desk.claimed("a")
     desk.queue.before = Refusing(redis.TimeoutError("silence"))
     with desk.renewer.holding(tasks, desk.clock.now), capture_logs():
-        repeat(desk.renewer.round, finished)
+        desk.renewer.run()
     assert finished.waits == [LEASE_SECONDS / 12] * 12
     assert desk.extensions >= 3  # from a third of the lease to its end
 
@@ -286,5 +286,5 @@ def test_a_long_lease_is_looked_at_each_second_all_the_same(desk: Desk) -> None:
     flow = Flow(name="long", handler=lambda _: None, lease_seconds=600)
     renewer = Desk(desk.clock, flow).renewer
     finished = renewer._finished = Wait(desk.clock, after=renewer.finish)
-    repeat(renewer.round, finished)
+    renewer.run()
     assert finished.waits == [1.0]

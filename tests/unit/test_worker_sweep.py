@@ -18,7 +18,6 @@ from tests.unit.engine import (
     Heard,
     Refusing,
     Wait,
-    repeat,
     shared_by,
     station_of,
 )
@@ -481,7 +480,7 @@ def test_a_round_begins_every_second_however_long_it_takes(place: Place, clock: 
     waits: Wait = Wait(clock)
     waits.after = lambda: waits.set() if len(waits.waits) == 4 else None
     place.peer.sweeper._stopping = waits
-    repeat(place.peer.sweeper.round, waits)
+    place.peer.sweeper.run()
     assert waits.waits == pytest.approx([0.75, 1.0, 0.0, 0.5])
 
 
@@ -557,7 +556,7 @@ def test_a_worker_that_stops_lets_another_sweep_at_once(place: Place, clock: Clo
     place.rounds(3)
     first.sweeper._stopping = stopping = Wait(clock)
     stopping.after = stopping.set
-    repeat(first.sweeper.round, stopping)
+    first.sweeper.run()
     second.sweeper._ask_at = 0.0
     place.peers = [second]
     place.records.add(lost=-5)
@@ -951,7 +950,7 @@ def test_a_task_due_in_an_outage_is_handled_within_three_seconds(
     place.records.add(a=phase)
     due = clock.now + phase
     place.peer.sweeper._stopping = place.peer.stopping = Wait(clock, after=note)
-    repeat(place.peer.sweeper.round, place.peer.stopping)
+    place.peer.sweeper.run()
     # What the last wait added was over after the handler had been called.
     assert SILENCE_SECONDS <= lateness[0] <= 3.0 + place.flow.sweep_seconds
     assert lateness[0] - place.peer.stopping.waits[-1] <= 3.0
@@ -962,7 +961,7 @@ def test_redis_is_asked_often_at_first_and_then_once_a_round(place: Place, clock
     stopping = Wait(clock, after=lambda: stopping.set() if clock.now > ends_at else None)
     place.peer.sweeper._stopping = stopping
     place.redis_goes()
-    repeat(place.peer.sweeper.round, stopping)
+    place.peer.sweeper.run()
     hiccup = [wait for wait in stopping.waits if wait < 0.1]
     assert len(hiccup) == pytest.approx(SILENCE_SECONDS / 0.05, abs=2)
     assert stopping.waits[len(hiccup) :] == pytest.approx([1.0] * 19)
@@ -1282,7 +1281,7 @@ def test_a_failing_sweep_is_logged_with_a_traceback_and_goes_on(
 def test_system_exit_in_a_sweep_ends_its_thread(place: Place) -> None:
     place.records.error = SystemExit("bad luck")
     with pytest.raises(SystemExit, match="bad luck"):
-        repeat(place.peer.sweeper.round, place.peer.stopping)
+        place.peer.sweeper.run()
 
 
 def test_a_sweep_that_hangs_is_told_once(place: Place, clock: Clock) -> None:
@@ -1299,7 +1298,7 @@ def test_a_sweep_that_hangs_is_told_once(place: Place, clock: Clock) -> None:
         return []
 
     sweeper._waiting._sweep = hang_and_stop
-    repeat(sweeper.round, place.peer.stopping)
+    sweeper.run()
     hang()  # it is over
     assert heard.of(events.Hangs) == [events.Hangs("swept", "sweep", 1.5 * HANGS_SECONDS)]
 

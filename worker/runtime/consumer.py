@@ -19,7 +19,6 @@ from .isolation import results_of_error
 from .lane import Batch, Lane
 from .renewal import HeldTasks
 from .results import BatchResult
-from .rounds import Rounds
 from .server_check import ServerCheck
 from .shared import Shared
 from .waker import Waker
@@ -197,8 +196,6 @@ class Consumer:
                 station.gate.check()
             alarms = {station.queue.keys.wake: self._lane.alarm for station in stations}
             self._shared.start("waker", Waker(self._client, alarms, self._stopping).run)
-            renewals = Rounds(self._shared.start)
             for station in stations:
-                renewals.add(f"renewer {station.queue.name}", station.renewer.round)
-            self._shared.start("renewals", renewals.run)
+                self._shared.start(f"renewer {station.queue.name}", station.renewer.run)
             self._begun = True

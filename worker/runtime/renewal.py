@@ -18,7 +18,7 @@ from ..queue.delay_queue import DelayQueue
 from ..queue.environment import Clock
 from .results import BatchResult
 from .settling import Settler
-from .shared import Shared
+from .shared import Shared, repeat
 
 #: As fractions of a lease: how much of it passes before it is extended, and how often to check.
 EXTEND_AFTER = 1 / 3
@@ -132,13 +132,12 @@ class Renewer:
         """The ids of the tasks that this process is working on, whether or not Redis still knows of it."""
         return {task_id for held in self.held() for task_id in held.ids()}
 
-    def round(self) -> float | None:
-        """Extend what is old enough; return in how many seconds to look again.
+    def run(self) -> None:
+        """Extend leases until `finish`, which a stopping worker calls once its last handler has returned."""
+        repeat(self.round, self._finished)
 
-        None after `finish`, which a stopping worker calls once its last handler has returned.
-        """
-        if self._finished.is_set():
-            return None
+    def round(self) -> float:
+        """Extend what is old enough; return in how many seconds to look again."""
         self.renew(self._clock())
         # A claim does the same, but there may be none: other flows of the pool may have a backlog.
         with suppress(redis.RedisError):

@@ -13,6 +13,12 @@ def _start(name: str, run: Callable[[], None]) -> None:
     threading.Thread(target=run, name=name, daemon=True).start()
 
 
+def repeat(run: Callable[[], float], stopping: threading.Event) -> None:
+    """Run rounds, each of which returns in how many seconds the next one begins, until this is set."""
+    while not stopping.wait(run()):
+        pass
+
+
 @dataclass(frozen=True, slots=True)
 class Shared:
     """One of these is passed to every part."""

@@ -19,6 +19,7 @@ from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Restored
 from .outages import HangDetector
+from .shared import repeat
 from .station import Station
 from .waiting import MOST_LOST, LostTasks, Page, SweepReader
 from .waker import Alarm
@@ -82,11 +83,13 @@ class Sweeper:
         self._slow_rounds = 0
         self._without_redis = WithoutRedis(station, self.hang_detector)
 
-    def round(self) -> float | None:
-        """Sweep; return in how many seconds to sweep again, None once the worker stops."""
-        if self._stopping.is_set():
-            self._resign()
-            return None
+    def run(self) -> None:
+        """Sweep until the worker stops."""
+        repeat(self.round, self._stopping)
+        self._resign()
+
+    def round(self) -> float:
+        """Sweep; return in how many seconds to sweep again."""
         began = self._clock()
         with self.hang_detector:
             self.sweep(began)

@@ -20,9 +20,8 @@ from .lane import Lane
 from .liveness import Liveness, Watched, WorkerHealth
 from .pauses import PauseRound
 from .recurring import Recurring
-from .rounds import Rounds
 from .server_check import ServerCheck
-from .shared import Shared
+from .shared import Shared, repeat
 from .station import Station
 from .sweep import Sweeper
 from .ticks import Ticks
@@ -91,7 +90,6 @@ class Worker:
             timeout_seconds=SWEEP_TIMEOUT * redis_timeout_seconds,
             max_connections=len(flows),
         )
-        self._sweeps, self._renewals = Rounds(self._start), Rounds(self._start)
         self._server = ServerCheck(DelayQueue(self._client, flows[0].name))
         self._lanes: list[Lane] = []
         self._handlers: list[threading.Thread] = []
@@ -126,7 +124,6 @@ class Worker:
         self._client.close()
         self._sweep_client.close()
         stuck = [thread.name for thread in workers if thread.is_alive()]
-        stuck += [name for name in self._sweeps.running() if name not in stuck]
         log.info("stopped", stuck=stuck, **self.counts)
         if self._crash is not None:
             raise self._crash
@@ -147,7 +144,6 @@ class Worker:
             if self._clock() < deadline:  # each silence of Redis costs a second
                 with suppress(redis.RedisError):
                     station.settler.resend()
-        self._renewals.hurry()
         for station in self._stations:
             if not station.release_held():
                 break
@@ -161,7 +157,6 @@ class Worker:
         self._stopping.set()
         for lane in self._lanes:
             lane.alarm.set()
-        self._sweeps.hurry()
 
     def health(self) -> WorkerHealth:
         """Whether the worker does its work, and if not, why not. Any thread may call it; it returns at once."""
@@ -196,7 +191,6 @@ class Worker:
             alarm=lane.alarm,
         )
         self._sweepers.append(sweeper)
-        self._sweeps.add(f"sweep {sweeper.name}", sweeper.round)
         return sweeper
 
     def _background(self) -> list[threading.Thread]:
@@ -204,34 +198,33 @@ class Worker:
         watched += [sweeper.hang_detector for sweeper in self._sweepers]
         heartbeat = Heartbeat(self.id, self._stations, watched, self._stopping)
         return [
-            *([self._thread("sweeps", self._sweeps.run)] if self._sweepers else []),
+            *(self._thread(f"sweep {each.name}", each.run) for each in self._sweepers),
             self._thread("heartbeat", heartbeat.run),
         ]
 
     def _helpers(self) -> list[threading.Thread]:
         alarms = {each.station.queue.keys.wake: each.lane.alarm for each in self._watched}
         helpers = [
-            self._thread("renewals", self._renewals.run),
             self._thread("waker", Waker(self._client, alarms, self._stopping).run),
         ]
         places: dict[Hashable, PauseRound] = {}
         for station, lane, _ in self._watched:
-            self._renewals.add(f"renewer {station.queue.name}", station.renewer.round)
+            helpers.append(self._thread(f"renewer {station.queue.name}", station.renewer.run))
             if (pauses := station.pause.pauses) is not None:
                 place = pauses.place if isinstance(pauses, KeptTogether) else id(pauses)
                 together = places.setdefault(place, PauseRound(self._clock))
                 together.add(pauses, station.pause, lane.alarm.set)
             if station.flow.tick is not None:
                 ticks = Ticks(station.queue.name, station.flow.tick, self._clock)
-                self._repeat(f"ticks {station.queue.name}", ticks.round)
+                helpers.append(self._repeated(f"ticks {station.queue.name}", ticks.round))
         for n, together in enumerate(places.values(), 1):
-            self._repeat(f"pauses {n}", together.round)
-            self._repeat(f"pauses {n} in Redis", together.tell_redis)
+            helpers.append(self._repeated(f"pauses {n}", together.round))
+            helpers.append(self._repeated(f"pauses {n} in Redis", together.tell_redis))
         return helpers
 
-    def _repeat(self, name: str, run: Callable[[], float]) -> None:
-        """Run it again and again until the worker stops."""
-        self._renewals.add(name, lambda: None if self._stopping.is_set() else run())
+    def _repeated(self, name: str, run: Callable[[], float]) -> threading.Thread:
+        """Runs it again and again until the worker stops."""
+        return self._thread(name, lambda: repeat(run, self._stopping))
 
     def _thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
         """A thread that stops the worker if it dies, so that the worker never goes on without it."""
