@@ -301,7 +301,8 @@ def deadlock(shop: Shop) -> str:
         except sa.exc.OperationalError:
             ended = "stranger"
         order = placing.result()
-    assert states == ["40P01"]
+    # Run again, it may take a before the stranger, who was waiting for it, does: one more deadlock.
+    assert {*states} == {"40P01"}
     assert shop.events(order) == ["order.created"]
     return ended
 
