@@ -18,9 +18,10 @@ from hypothesis.stateful import (
 
 from tests.contract.state import NOBODY, State, attempts, state
 from tests.contract.steps import QueueAt, never_sent, numbered, reply_lost
-from worker import Cancelled, Due, LeaseLost, Scheduled, Task
+from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled, Task
 from worker.queue.environment import Environment
 from worker.queue.replies import Put, Restored, Seeded
+from worker.queue.scripted import PAUSE_KNOWN_SECONDS
 
 IDS = st.sampled_from(["a", "b", "c", "\udcff\r\n"])
 SETS_OF_IDS = st.lists(IDS, min_size=1, max_size=3)
@@ -213,7 +214,7 @@ class Machine(RuleBasedStateMachine):
         self, ids: list[str], delay: int, payload: bytes, worker: str, *, look_only: bool
     ) -> None:
         waiting = [Due(task_id, delay, payload) for task_id in ids]
-        knew = self.queue.memory.paused
+        knew = self.knew_of_a_pause(self.queue)
         found = self.queue.restore(waiting, worker_id=worker, term_ms=TERM, look_only=look_only)
         turn, new_turn, turn_in_ms = self.turn(worker)
         self.renew_pause(knew=knew)
@@ -359,7 +360,13 @@ class Machine(RuleBasedStateMachine):
         silence = self.ran - self.silent.get(worker, self.ran)
         expected = self.ran + self.ahead[worker] if worker in self.ahead else None
         reported = self.unreported[worker]
-        return Said(worker, memory.paused, memory.takes_newest, silence, expected, reported)
+        knew = self.knew_of_a_pause(self.workers[worker])
+        return Said(worker, knew, memory.takes_newest, silence, expected, reported)
+
+    def knew_of_a_pause(self, queue: DelayQueue) -> bool:
+        """Whether it was paused when the queue last asked, which is not too long ago."""
+        memory = queue.memory
+        return memory.paused and self.ran / 1000 - memory.asked_at < PAUSE_KNOWN_SECONDS
 
     def lose(self, worker: str) -> None:
         """A claim got no reply."""
