@@ -35,9 +35,59 @@ def test_several_urls_are_refused(url: str, separator: str) -> None:
     assert "secret" not in str(error.value)
 
 
-def test_sentinels_without_a_service_are_refused() -> None:
-    with pytest.raises(ValueError, match="names a service"):
-        connect("redis+sentinel://127.0.0.1:26379")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+sentinel://s3cret:26379",
+        "redis://host/s3cret",
+        "redis://host/12a",
+        "redis://host/1/2",
+        "redis://host/-1",
+        "redis://host/0#s3cret",
+        "redis://host:99999",
+        "redis://one,two",
+        "redis://:s3/cret@host",
+        "redis://:12#s3cret@host",
+        "redis:///0",
+        "redis+cluster://host/3",
+        "redis+sentinel://host/orders/s3cret",
+        "unix:///var/run/s3cret.sock",
+    ],
+)
+def test_a_url_that_says_something_else_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="is not a Redis URL: write redis://") as error:
+        connect(url)
+    assert "s3cret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://host/3?db=5",
+        "redis://host?ssl_cert_reqs=none",
+        "redis://user:12?s3cret@host",
+        "rediss://host?ssl_cert_reqs=s3cret",
+        "redis+cluster://host?socket_timeout=3",
+        "redis+sentinel://host/orders/0?socket_timeout=3",
+    ],
+)
+def test_a_parameter_that_is_not_for_a_url_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="the parameters of a Redis URL are") as error:
+        connect(url)
+    assert "s3cret" not in str(error.value)
+
+
+@pytest.mark.parametrize("topology", ["", "+cluster", "+sentinel"])
+def test_every_topology_has_tls_and_logs_in(topology: str) -> None:
+    service = "/orders" if topology == "+sentinel" else ""
+    client: Any = connect(f"rediss{topology}://user:p%2F@host{service}/0?ssl_cert_reqs=none\n")
+    settings = (
+        client._make.keywords
+        if topology == "+cluster"
+        else client.connection_pool.connection_kwargs
+    )
+    assert (settings["username"], settings["password"]) == ("user", "p/")
+    assert settings["ssl_cert_reqs"] == "none"
 
 
 def test_a_cluster_is_let_go_of_like_any_other_client() -> None:
@@ -73,7 +123,7 @@ def test_only_what_finds_its_connection_closed_is_sent_again(url: str, *, reconn
 
 
 def test_no_cluster_client_sends_again_what_timed_out() -> None:
-    kind = connect("redis+cluster://host", reconnect=True)._make.func.__self__  # type: ignore[attr-defined]
+    kind = connect("redis+cluster://host", reconnect=True)._make.func  # type: ignore[attr-defined]
     assert redis.ConnectionError in kind.ERRORS_ALLOW_RETRY
     assert redis.TimeoutError not in kind.ERRORS_ALLOW_RETRY
 
@@ -84,11 +134,6 @@ def test_many_threads_get_a_connection_each_if_the_pool_is_plain(wanted: int, li
     assert primary.connection_pool.max_connections == limit
     cluster: Any = connect("redis+cluster://host", max_connections=wanted)
     assert cluster._make.keywords["max_connections"] == limit
-
-
-def test_a_parameter_that_sentinels_do_not_have_is_refused() -> None:
-    with pytest.raises(ValueError, match="takes sentinel_username and sentinel_password"):
-        connect("redis+sentinel://host/orders/0?socket_timeout=3")
 
 
 def test_a_queue_refuses_a_client_that_decodes_responses() -> None:

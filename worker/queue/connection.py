@@ -3,6 +3,7 @@
 import functools
 import re
 import threading
+from collections.abc import Mapping
 from typing import Any, Self, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -30,11 +31,10 @@ def connect(
 ) -> redis.Redis:
     """A client for ``url``. Nothing is sent before its first command.
 
-    Besides redis-py's ``redis://``, ``rediss://`` and ``unix://``, these URLs work:
-    ``redis+sentinel://:password@host:26379,host:26379/service/0`` and
-    ``redis+cluster://:password@host:6379``; with TLS, ``rediss+sentinel://`` and
-    ``rediss+cluster://``. For sentinels with a password of their own, add
-    ``?sentinel_password=`` and ``&sentinel_username=``.
+    It is ``redis://user:password@host:6379/0``,
+    ``redis+sentinel://:password@host:26379,host:26379/service/0`` or
+    ``redis+cluster://:password@host:6379``; with TLS, ``rediss``. After a ``?`` there may be parameters of `TLS`
+    and, for sentinels with a password of their own, of `SENTINELS`.
 
     ``timeout_seconds`` limits the wait for one reply, but not DNS lookups. With ``reconnect``, a command
     is sent once more if its connection turns out to be closed, so use it only for commands that are safe to
@@ -58,76 +58,95 @@ def connect(
         "protocol": 2,
         "maint_notifications_config": MaintNotificationsConfig(enabled=False),
     }
-    topology, plain = _topology(url)
+    parts = _parts(url)
     limit = max(LEAST_WITHOUT_WAITING, max_connections)
-    if topology == "sentinel":
-        return _behind_sentinels(url, settings, limit)
-    if topology == "cluster":
-        return cast("redis.Redis", _Cluster(plain, {**settings, "max_connections": limit}))
+    settings |= {name: parts[name] for name in TLS if name in parts}
+    if parts["sentinel"]:
+        return _behind_sentinels(parts, settings, limit)
+    [(host, port)] = _addresses(parts, 6379)
+    settings |= {"host": host, "port": port, **_login(parts)}
+    if parts["cluster"]:
+        settings |= {"ssl": bool(parts["tls"]), "max_connections": limit}
+        return cast("redis.Redis", _Cluster(settings))
     # Threads wait for a connection; the plain pool raises when it is empty.
-    pool = redis.BlockingConnectionPool.from_url(
-        url, **settings, max_connections=max_connections, timeout=timeout_seconds
+    pool = redis.BlockingConnectionPool(  # type: ignore[no-untyped-call]
+        connection_class=redis.SSLConnection if parts["tls"] else redis.Connection,
+        db=int(parts["database"] or 0),
+        **settings,
+        max_connections=max_connections,
+        timeout=timeout_seconds,
     )
     return redis.Redis.from_pool(pool)
 
 
-#: Neither quotes the URL, because that may contain a password.
+#: The parameters of a URL with TLS, and of one with sentinels.
+TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
+SENTINELS = ("sentinel_username", "sentinel_password")
+#: None of these quotes the URL, because that may contain a password.
 MALFORMED = (
-    "this is not a Redis URL: write redis://:password@host:6379/0, "
+    "this is not a Redis URL: write redis://:password@host:6379/0, redis+cluster://:password@host:6379 "
+    "or redis+sentinel://:password@host:26379,host:26379/service/0, "
     "with special characters in the password percent-encoded"
 )
 SEVERAL = "these are several URLs: write one, of a Redis Cluster if one server is not enough"
-PROTOCOLS = ("redis", "rediss", "unix")
-TOPOLOGIES = ("", "sentinel", "cluster")
+PARAMETERS = (
+    f"the parameters of a Redis URL are, with rediss, {', '.join(TLS)} (none or required), "
+    f"and with sentinels {' and '.join(SENTINELS)}"
+)
+#: The whole of a URL: redis-py ignores what it does not understand, and uses database 0.
+URL = re.compile(
+    r"redis(?P<tls>s?)(\+((?P<sentinel>sentinel)|(?P<cluster>cluster)))?://"
+    r"((?P<username>[^:@/?#]*)(:(?P<password>[^/?#]*))?@)?"
+    r"(?P<hosts>[^@/?#,\s]+(?(sentinel)(,[^@/?#,\s]+)*))"
+    r"(?(sentinel)/(?P<service>[^/?#]+))"
+    r"(/(?P<database>(?(cluster)0?|[0-9]*)))?"
+    r"(\?(?P<parameters>[^#]*))?"
+)
 
 
-def _topology(url: str) -> tuple[str, str]:
-    """Split a URL into its topology, which is "sentinel", "cluster" or "" for one server, and the rest.
-
-    Raises ValueError for anything but one Redis URL.
-    """
+def _parts(url: str) -> dict[str, str]:
+    """The parts of a URL and its parameters. Raises ValueError for anything but one Redis URL."""
+    url = url.strip()  # a secret read from a file ends with a line break
     if re.search(r"[\s,][a-z+]+://", url):
         raise ValueError(SEVERAL)
-    scheme, separator, rest = url.partition("://")
-    protocol, _, topology = scheme.partition("+")
-    plain = f"{protocol}://{rest}"
-    if protocol not in PROTOCOLS or topology not in TOPOLOGIES or not separator:
+    if (found := URL.fullmatch(url)) is None:
         raise ValueError(MALFORMED)
+    parts = found.groupdict("")
+    known = {*(TLS if parts["tls"] else ()), *(SENTINELS if parts["sentinel"] else ())}
+    given = dict(parse_qsl(parts["parameters"], keep_blank_values=True))
+    if not given.keys() <= known or given.get("ssl_cert_reqs", "none") not in ("none", "required"):
+        raise ValueError(PARAMETERS)
+    return {**parts, **given}
+
+
+def _addresses(parts: Mapping[str, str], port: int) -> list[tuple[str, int]]:
+    """The hosts, with their ports or this one. Raises ValueError."""
     try:
-        hosts = urlsplit(plain).netloc.rpartition("@")[2]
-        for host in hosts.split(",") if topology == "sentinel" else [hosts]:
-            _ = urlsplit(f"//{host}").port
+        found = [urlsplit(f"//{host}") for host in parts["hosts"].split(",")]  # [::1]:26379, too
+        return [(each.hostname or "", each.port or port) for each in found]
     except ValueError:
         raise ValueError(MALFORMED) from None  # that error quotes the URL
-    return topology, plain
 
 
-def _behind_sentinels(url: str, settings: dict[str, Any], max_connections: int) -> redis.Redis:
+def _login(parts: Mapping[str, str]) -> dict[str, str | None]:
+    return {name: unquote(parts[name]) or None for name in ("username", "password")}
+
+
+def _behind_sentinels(
+    parts: Mapping[str, str], settings: dict[str, Any], max_connections: int
+) -> redis.Redis:
     """A client of the primary that the sentinels name."""
-    parts = urlsplit(url)
-    login, _, hosts = parts.netloc.rpartition("@")
-    user, _, password = login.partition(":")
-    service, _, database = parts.path.strip("/").partition("/")
-    if not service:
-        raise ValueError("a redis+sentinel:// URL names a service after its hosts")
-    if database and not (database.isascii() and database.isdecimal()):
-        raise ValueError(MALFORMED)
-    addresses = [urlsplit(f"//{host}") for host in hosts.split(",")]  # splits [::1]:26379, too
-    login_there = {name.removeprefix("sentinel_"): value for name, value in parse_qsl(parts.query)}
-    if not login_there.keys() <= {"username", "password"}:
-        raise ValueError("a redis+sentinel:// URL takes sentinel_username and sentinel_password")
-    settings = {**settings, "ssl": parts.scheme.startswith("rediss")}
+    settings = {**settings, "ssl": bool(parts["tls"])}
+    login = {name.removeprefix("sentinel_"): parts[name] for name in SENTINELS if name in parts}
     sentinels: Any = Sentinel(  # type: ignore[no-untyped-call]
-        [(address.hostname, address.port or 26379) for address in addresses],
-        sentinel_kwargs={**settings, **login_there},
+        _addresses(parts, 26379), sentinel_kwargs={**settings, **login}
     )
     primary: redis.Redis = sentinels.master_for(
-        service,
+        parts["service"],
         **settings,
+        **_login(parts),
         max_connections=max_connections,
-        db=int(database or 0),
-        username=unquote(user) or None,
-        password=unquote(password) or None,
+        db=int(parts["database"] or 0),
     )
     return primary
 
@@ -143,8 +162,8 @@ class _RedisCluster(RedisCluster):
 class _Cluster:
     """A RedisCluster that is made on first use, because making it connects. All its errors are RedisErrors."""
 
-    def __init__(self, url: str, settings: dict[str, Any]) -> None:
-        self._make = functools.partial(_RedisCluster.from_url, url, **settings)
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._make = functools.partial(_RedisCluster, **settings)
         self._lock = threading.Lock()
         self._client: RedisCluster | None = None
 
