@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
 
 from orders.freezes.domain import MAX_SECONDS
+from orders.http.schemas.freezes import Reason
 from orders.http.schemas.paging import Query, TimeQuery, encoded
 from orders.http.schemas.types import In
 from orders.ops.queues import DeadPosition
@@ -41,7 +42,7 @@ class QueueIn(In):
 class PauseIn(QueueIn):
     """A queue to pause, and why."""
 
-    reason: Annotated[str, StringConstraints(max_length=500, strip_whitespace=True)] = ""
+    reason: Reason
 
 
 class Parameters(BaseModel):

@@ -35,6 +35,9 @@ from worker import DelayQueue, Worker
 from worker.queue.replies import Put
 
 HERE = "http://localhost"
+PAUSE = {"queue": QUEUE, "reason": "a restore"}
+#: What nobody can read in one line.
+UNREADABLE = ["", "x" * 201, "a\x00b", "two\nlines", "a\x9bb", "a\u2028b", "a\u202eb", "a\ud800b"]
 
 
 def bury(queue: DelayQueue, *ids: str, error: Exception | None = None) -> None:
@@ -289,7 +292,7 @@ def test_guesses_from_an_operators_address_lock_nobody_out(
     ],
 )
 def test_another_site_changes_nothing(page: Page, headers: dict[str, str]) -> None:
-    refused = page.ask("POST", "pause", {"queue": QUEUE}, **headers)
+    refused = page.ask("POST", "pause", PAUSE, **headers)
     assert (refused.status_code, (refused.json or {})["code"]) == (403, "not_from_this_page")
     assert not page.queue()["paused"]
 
@@ -491,7 +494,7 @@ def test_without_redis_the_page_shows_what_sql_knows(migrated_url: str) -> None:
         for path in ("letters?queue=webhooks", "letter?queue=webhooks&id=x"):
             refused = page.ask("GET", path)
             assert (refused.status_code, (refused.json or {})["code"]) == (503, "queue_unavailable")
-        assert page.ask("POST", "pause", {"queue": QUEUE}).status_code == 200, "SQL keeps it"
+        assert page.ask("POST", "pause", PAUSE).status_code == 200, "SQL keeps it"
         assert page.ask("POST", "resume", {"queue": QUEUE}).status_code == 503, "Redis may, too"
 
 
@@ -510,7 +513,7 @@ def test_without_sql_the_page_shows_what_redis_knows(
     state = page.get("state")
     assert state["sql"] == {"answers": False}
     assert state["redis"]["queues"][0]["scheduled"] == 1
-    refused = page.ask("POST", "pause", {"queue": QUEUE})
+    refused = page.ask("POST", "pause", PAUSE)
     assert (refused.status_code, (refused.json or {})["code"]) == (503, "storage_unavailable")
 
 
@@ -636,6 +639,14 @@ def test_a_queue_is_paused_and_resumed(page: Page, redis_client: redis.Redis) ->
     assert queue.claim(1, 1000).tasks == []
     assert page.ask("POST", "resume", {"queue": WEBHOOK_QUEUE}).status_code == 200
     assert len(queue.claim(1, 1000).tasks) == 1
+
+
+@pytest.mark.parametrize("reason", UNREADABLE, ids=ascii)
+def test_why_something_was_stopped_is_one_line(page: Page, reason: str) -> None:
+    for path, sent in (("pause", PAUSE), ("freezes", {"seconds": 60})):
+        refused = page.ask("POST", path, {**sent, "reason": reason})
+        assert refused.status_code in (400, 422), path
+    assert not page.queue()["paused"]
 
 
 def test_refunds_due_of_all_clients_are_listed_and_marked(api: Api, page: Page) -> None:

@@ -111,8 +111,12 @@ RULES = [
         "worker.runtime.*",
         never=("worker.runtime.worker", "worker.runtime.consumer"),
     ),
-    Rule("orders.*", never=("worker",), but_not=(*ENGINE_ROOMS, "orders.sql.errors")),
-    # Which errors are transient stands in one place.
+    # Which errors are transient stands in one place, and what people may write as a reason.
+    Rule(
+        "orders.*",
+        never=("worker",),
+        but_not=(*ENGINE_ROOMS, "orders.sql.errors", "orders.http.schemas.types"),
+    ),
     Rule(
         "orders.sql.errors",
         only=(STANDARD, "sqlalchemy", "orders.errors", "worker.records.outages"),

@@ -98,6 +98,17 @@ def test_who_cannot_know_claims_nothing_after_a_while(watched: Watched) -> None:
     assert watched.ended == 2
 
 
+@pytest.mark.parametrize(
+    "text", ["x" * 201, "a\x00b", "two\nlines", "a\u202eb", "a\udcffb"], ids=ascii
+)
+def test_who_paused_and_why_is_one_line(watched: Watched, text: str) -> None:
+    for said in ({"reason": text}, {"by": text}):
+        with pytest.raises(ValueError, match=r"reason|utf-8"):
+            pause(watched.queue, watched.pauses, **said)
+    assert watched.queue.find_pause() is None
+    assert watched.pauses.find() is None
+
+
 def test_a_pause_that_redis_lost_is_put_back(watched: Watched) -> None:
     pause(watched.queue, watched.pauses, reason="why", by="anna")
     watched.queue.destroy()

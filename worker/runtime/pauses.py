@@ -15,7 +15,7 @@ import redis
 from ..errors import FATAL, Unavailable, described
 from ..flow import Flow
 from ..log import Reminder, log
-from ..pauses import KeptTogether, Pause, Pauses
+from ..pauses import KeptTogether, Pause, Pauses, check_reason
 from ..queue.delay_queue import DelayQueue
 
 #: How often each worker reads whether its flow is paused.
@@ -25,11 +25,13 @@ KNOWN_SECONDS = 5.0
 
 
 def pause(queue: DelayQueue, pauses: Pauses | None, *, reason: str = "", by: str = "") -> None:
-    """Pause a queue until `resume`. Raises redis.RedisError, or Unavailable.
+    """Pause a queue until `resume`. Raises redis.RedisError, Unavailable, or ValueError for a reason that is not one line.
 
     With ``pauses``, a flow's, the pause outlives Redis, which need not answer then: workers see it within a second.
     If those are unavailable the queue is paused in Redis only.
     """
+    check_reason(reason)
+    check_reason(by)
     if pauses is None:
         queue.pause(reason, by)
         return

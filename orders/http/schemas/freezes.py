@@ -2,11 +2,10 @@
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from orders.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, FreezeState
 from orders.http.schemas.paging import TimeQuery, page_of
-from orders.http.schemas.stock import PRINTABLE
 from orders.http.schemas.types import (
     CountOut,
     Id,
@@ -14,17 +13,18 @@ from orders.http.schemas.types import (
     Moment,
     Out,
     Shown,
+    line,
     whole,
 )
 
 ClientName = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=100, pattern=PRINTABLE),
+    line(100),
     Field(description="The name of a client.", examples=["customer"]),
 ]
 Reason = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=200, pattern=PRINTABLE),
+    line(),
     Field(description="The reason, for people to read.", examples=["the card terminal is down"]),
 ]
 Seconds = Annotated[int, *whole(3600, "How long from now, up to a day.", ge=1, le=MAX_SECONDS)]

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field
 
 from orders.http.schemas.paging import NumberQuery, Query, encoded, page_of
 from orders.http.schemas.types import (
@@ -20,6 +20,7 @@ from orders.http.schemas.types import (
     PriceOut,
     Shown,
     SkuOut,
+    line,
 )
 from orders.stock.domain import MAX_INT, StockItem
 
@@ -51,9 +52,6 @@ def _not_zero(delta: int) -> int:
     return delta
 
 
-#: Neither control characters nor those that end a line or turn its direction.
-PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+$"
-
 Delta = Annotated[
     int,
     Field(
@@ -68,7 +66,7 @@ Delta = Annotated[
 ]
 Reason = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=200, pattern=PRINTABLE),
+    line(),
     Field(description="The reason, for people to read.", examples=["3 broken in transit"]),
 ]
 

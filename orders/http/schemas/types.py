@@ -30,6 +30,7 @@ from orders.errors import SkuNotFound
 from orders.http.schemas.currencies import CURRENCIES
 from orders.order.domain import as_stored
 from orders.stock.domain import MAX_INT, MAX_MINOR
+from worker.pauses import MAX_REASON, PRINTABLE
 
 #: A list of entity tags, or * for any: RFC 9110.
 IF_MATCH = r'^(\*|(W/)?"[!#-~]*"([ \t]*,[ \t]*(W/)?"[!#-~]*")*)$'
@@ -61,6 +62,11 @@ WHOLE = BeforeValidator(_whole)
 def whole(example: int, description: str, *, ge: int, le: int) -> tuple[Any, ...]:
     """What an integer within these bounds is, to pydantic and in the document."""
     return Field(ge=ge, le=le, description=description, examples=[example]), WHOLE
+
+
+def line(most: int = MAX_REASON) -> StringConstraints:
+    """A line of text for people; as it is, a reason."""
+    return StringConstraints(min_length=1, max_length=most, pattern=PRINTABLE)
 
 
 Quantity = Annotated[int, *whole(2, "How many pieces.", ge=1, le=MAX_INT)]
