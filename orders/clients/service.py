@@ -13,12 +13,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from orders.caches import Credentials
-from orders.clients import repository
 from orders.clients.domain import KEY_PREFIX, ApiKey, Client, ValidKey, parted
 from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable
+from orders.sql.files import Room
 from orders.sql.ids import is_uuid, new_id
+from orders.sql.statements import made_of
 from orders.sql.transactions import Service
 
+SQL = Room("orders.clients")
 #: A key's last use is recorded at most this often.
 USE_IS_NOTED_EVERY = timedelta(minutes=1)
 #: How long a key still works after it was rotated, by default.
@@ -33,7 +35,7 @@ class Clients(Service):
 
     def __init__(self, engine: sa.Engine) -> None:
         super().__init__(engine)
-        self._cached = Credentials[ValidKey](partial(self._ids, repository.LIST_VALID_IDS))
+        self._cached = Credentials[ValidKey](partial(self._ids, SQL.list_valid_ids))
 
     def create_key(
         self,
@@ -45,29 +47,27 @@ class Clients(Service):
         """Make a key for the client of this name, and the client if it is new; return the key."""
         key_id, secret = new_id(), secrets.token_urlsafe(32)
         with self._writing() as sql:
-            sql.run(repository.ADD_CLIENT, id=new_id(), name=name)
+            sql.run(SQL.add_client, id=new_id(), name=name)
             sql.run(
-                repository.ADD_KEY,
-                key_id=key_id,
-                for_name=name,
-                hash=hashed(secret),
-                allowed=" ".join(sorted(scopes)),
-                for_ms=None if expires_in is None else _ms(expires_in),
-                for_label=label,
+                SQL.add_key,
+                id=key_id,
+                client=name,
+                secret_hash=hashed(secret),
+                scopes=" ".join(sorted(scopes)),
+                lifetime_ms=None if expires_in is None else _ms(expires_in),
+                label=label,
             )
         return f"{KEY_PREFIX}{key_id}.{secret}"
 
     def list_keys(self, name: str | None = None) -> list[ApiKey]:
         """The keys of one client, or of all, in the order in which they were made."""
-        if name is None:
-            return self._all(repository.API_KEY, repository.LIST_KEYS)
-        return self._all(repository.API_KEY, repository.LIST_KEYS_OF_CLIENT, for_name=name)
+        return self._all(_api_key, SQL.list_keys, client=name)
 
     def revoke(self, key_id: str) -> ApiKey:
         """Revoke a key: here at once, elsewhere within `CACHE_SECONDS`. Raises KeyNotFound."""
         key_id = self._find(key_id).id
         with self._autocommit() as sql:
-            sql.run(repository.EXPIRE_KEY, for_id=key_id, for_ms=0)
+            sql.run(SQL.expire_key, id=key_id, ms=0)
         self._cached.forget(key_id)
         return self._find(key_id)
 
@@ -79,22 +79,22 @@ class Clients(Service):
         """
         key_id, successor = self._find(key_id).id, new_id()
         secret = secrets.token_urlsafe(32)
-        values = {"key_id": successor, "hash": hashed(secret), "for_id": key_id}
+        values = {"id": successor, "secret_hash": hashed(secret), "of": key_id}
         with self._writing() as sql:
-            if sql.run(repository.ADD_SUCCESSOR, **values).first() is None:
+            if sql.run(SQL.add_successor, **values).first() is None:
                 raise KeyNotFound("This one has expired.")
-            sql.run(repository.EXPIRE_KEY, for_id=key_id, for_ms=_ms(overlap))
+            sql.run(SQL.expire_key, id=key_id, ms=_ms(overlap))
         self._cached.forget(key_id)
         return f"{KEY_PREFIX}{successor}.{secret}"
 
     def _find(self, key_id: str) -> ApiKey:
         if not is_uuid(key_id):
             raise KeyNotFound
-        return self._one(repository.API_KEY, KeyNotFound, repository.GET_KEY, for_id=key_id)
+        return self._one(_api_key, KeyNotFound, SQL.get_key, id=key_id)
 
     def id_of(self, name: str) -> str:
         """The id of the client of this name. Raises ClientNotFound."""
-        client_id: str | None = self._value(repository.GET_CLIENT_ID, for_name=name)
+        client_id: str | None = self._value(SQL.get_client_id, name=name)
         if client_id is None:
             raise ClientNotFound
         return client_id
@@ -134,16 +134,23 @@ class Clients(Service):
         if not is_uuid(key_id):  # PostgreSQL would refuse it
             return None
         with self._reading() as sql:
-            return sql.one(_valid_key, repository.GET_VALID_KEY, for_id=key_id)
+            return sql.one(_valid_key, SQL.get_valid_key, id=key_id)
 
     def _note_use(self, key_id: str) -> None:
         with suppress(StorageUnavailable), self._autocommit() as sql:
-            sql.run(repository.NOTE_USE, for_id=key_id, for_ms=_ms(USE_IS_NOTED_EVERY))
+            sql.run(SQL.note_use, id=key_id, ms=_ms(USE_IS_NOTED_EVERY))
+
+
+def _scopes_of(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_api_key = made_of(ApiKey, scopes=_scopes_of)
 
 
 def _valid_key(row: sa.Row[Any]) -> ValidKey:
     return ValidKey(
-        Client(row.client_id, row.name, repository.scopes_of(row.scopes)),
+        Client(row.client_id, row.name, _scopes_of(row.scopes)),
         row.secret_hash,
         math.inf if row.valid_ms is None else row.valid_ms,
         math.inf if row.used_ms is None else -row.used_ms,

@@ -8,10 +8,13 @@ from typing import Any, NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from orders.sql.expressions import Instant
+from orders.sql.files import Statement
 from orders.sql.steps import Operation
 
 p = sa.bindparam
 T = TypeVar("T")
+#: What can be run.
+Runnable = sa.Executable | Statement
 #: Makes a value of a row.
 Make = Callable[[sa.Row[Any]], T]
 
@@ -72,24 +75,26 @@ class Statements:
     def __init__(self, connection: sa.Connection) -> None:
         self.connection = connection
 
-    def run(self, statement: sa.Executable, **values: Any) -> sa.CursorResult[Any]:
+    def run(self, statement: Runnable, **values: Any) -> sa.CursorResult[Any]:
+        if isinstance(statement, Statement):
+            return statement(self.connection, **values)
         return self.connection.execute(statement, values)
 
     def do(self, operation: Operation, **values: Any) -> Sequence[sa.Row[Any]]:
         return operation(self.connection, **values)
 
-    def one(self, make: Make[T], statement: sa.Executable, **values: Any) -> T | None:
+    def one(self, make: Make[T], statement: Runnable, **values: Any) -> T | None:
         """The only row; None if there is none."""
         row = self.run(statement, **values).one_or_none()
         return None if row is None else make(row)
 
-    def all(self, make: Make[T], statement: sa.Executable, **values: Any) -> list[T]:
+    def all(self, make: Make[T], statement: Runnable, **values: Any) -> list[T]:
         return [make(row) for row in self.run(statement, **values)]
 
     def page(
         self,
         make: Make[T],
-        statement: sa.Executable,
+        statement: Runnable,
         page_size: int,
         after: Position | None,
         **values: Any,

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from orders.errors import OrderError
 from orders.sql.database import Bind, autocommit, reading, writing
-from orders.sql.statements import Make, Position, Statements
+from orders.sql.statements import Make, Position, Runnable, Statements
 
 R = TypeVar("R", bound=Statements)
 T = TypeVar("T")
@@ -51,9 +51,7 @@ class Transactional(Generic[R]):
     def _opened(self, connection: sa.Connection) -> R:
         return self._repository(connection)
 
-    def _one(
-        self, make: Make[T], error: type[OrderError], statement: sa.Executable, **values: Any
-    ) -> T:
+    def _one(self, make: Make[T], error: type[OrderError], statement: Runnable, **values: Any) -> T:
         """Read the only row. Raises ``error`` if there is none."""
         with self._reading() as sql:
             found = sql.one(make, statement, **values)
@@ -61,24 +59,24 @@ class Transactional(Generic[R]):
             raise error
         return found
 
-    def _value(self, statement: sa.Executable, **values: Any) -> Any:
+    def _value(self, statement: Runnable, **values: Any) -> Any:
         """The only column of the only row; None if there is none."""
         with self._reading() as sql:
             return sql.run(statement, **values).scalar_one_or_none()
 
-    def _ids(self, statement: sa.Executable) -> frozenset[str]:
+    def _ids(self, statement: Runnable) -> frozenset[str]:
         """The only column."""
         with self._reading() as sql:
             return frozenset(sql.run(statement).scalars())
 
-    def _all(self, make: Make[T], statement: sa.Executable, **values: Any) -> list[T]:
+    def _all(self, make: Make[T], statement: Runnable, **values: Any) -> list[T]:
         with self._reading() as sql:
             return sql.all(make, statement, **values)
 
     def _page(
         self,
         make: Make[T],
-        statement: sa.Executable,
+        statement: Runnable,
         page_size: int,
         after: Position | None,
         **values: Any,

@@ -5,9 +5,10 @@ import sqlalchemy as sa
 
 from devtools.processes import wait_until
 from orders.clients.domain import parted
-from orders.clients.service import Clients
+from orders.clients.service import SQL, Clients
 from orders.errors import StorageUnavailable
 from orders.sql.database import LightCursor, reading
+from orders.sql.files import Statement
 from orders.sql.tables import stock_items
 from tests.conftest import Shop, connected, opened
 
@@ -44,7 +45,8 @@ def test_a_rotation_that_fails_leaves_the_old_key_alone(
     clients = Clients(shop.engine)
     key_id, _ = parted(clients.create_key("new", ["orders"]))
     before = shop.tables()
-    monkeypatch.setattr("orders.clients.repository.EXPIRE_KEY", sa.text("SELECT 1 / 0"))
+    failing = Statement("SELECT 1 / (:ms::int * 0), :id::uuid")
+    monkeypatch.setitem(SQL.statements, "expire_key", failing)
     with pytest.raises(sa.exc.DBAPIError, match="division by zero"):
         clients.rotate(key_id)
     assert shop.tables() == before

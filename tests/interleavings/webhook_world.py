@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from orders.order.domain import EventType, Order, Timeouts
 from orders.order.repository import read_order
 from orders.order.service import OrderService
-from orders.sql.statements import Statements
+from orders.sql.statements import Runnable, Statements
 from orders.sql.tables import (
     order_events,
     unpaid_orders,
@@ -75,7 +75,7 @@ class Stepped(Statements):
         super().__init__(connection)
         self._replies, self._had, self._asked = replies, len(replies), 0
 
-    def run(self, statement: sa.Executable, **values: Any) -> Any:
+    def run(self, statement: Runnable, **values: Any) -> Any:
         def reply() -> Any:
             result = super(Stepped, self).run(statement, **values)
             return result.freeze() if result.returns_rows else None
