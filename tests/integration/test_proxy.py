@@ -19,6 +19,7 @@ import pytest
 from devtools import processes
 from devtools.processes import ROOT, Process, free_port, wait_until
 from devtools.valkey import Valkey
+from orders.clients.rate_limits import WRONG_KEYS_BURST
 from tests.clock import bound
 from tests.conftest import Api, missing
 from tests.raw_http import CHUNKED, ORDER, Reply, Server
@@ -166,6 +167,24 @@ def test_a_body_in_chunks_is_not_executed(site: Site, body: bytes, ends: bool) -
     refused = site.front.request("POST /v1/orders", *headers, body=body, ends=ends)
     assert refused.status >= 400
     assert site.front.request("GET /v1/stock/tea").body == before
+
+
+def test_headers_with_an_underscore_are_none_of_ours(site: Site) -> None:
+    length = f"Content-Length: {len(ORDER)}"
+    headers = (length, f"Idempotency_Key: {uuid4()}", "X_Request_ID: mine")
+    refused = site.front.request("POST /v1/orders", *headers, body=ORDER)
+    assert refused.status == 400
+    assert refused.headers["x-request-id"] != "mine"
+
+
+def test_a_stranger_cannot_choose_an_address(site: Site) -> None:
+    """Each of these would be a wrong key from another address, and so never one too many."""
+    stranger = Server(site.front.port, {"customer": f"{uuid4()}.x"})
+    answers = {
+        stranger.request("GET /v1/orders", f"X_Forwarded_For: 10.0.{n % 250}.1").status
+        for n in range(2 * WRONG_KEYS_BURST)
+    }
+    assert answers == {401, 429}
 
 
 def test_a_body_that_is_too_large_is_a_problem(site: Site) -> None:
