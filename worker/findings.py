@@ -61,7 +61,7 @@ def clock_finding(check: str, name: str, offset_seconds: float) -> Finding:
     return warning(
         check,
         f"{name}'s clock is {ahead} this host's",
-        "Tasks are still on time, but times in logs and in SQL cannot be compared. "
+        "A constant difference delays no task, but times in logs and in SQL cannot be compared. "
         "Synchronize the clocks (chrony, systemd-timesyncd). If the other clocks are off by the same amount, "
         "this host's clock is the wrong one.",
     )

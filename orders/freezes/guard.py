@@ -64,7 +64,9 @@ class Guard:
         self._sql, self._redis, self._wall = (ClockWatch(jump_ms) for _ in range(3))
         #: The silence of the API for which a freeze was opened.
         self._silent_since: datetime | None = None
-        self._redis_read_at = self._looked_at = float("-inf")
+        self._redis_read_at = self._looked_at = -math.inf
+        #: When the API will have been silent for long enough, unless there is another sign by then.
+        self._silent_at = math.inf
         #: The freeze that waits for the clock to agree again, and since when it does.
         self._clock_freeze: str | None = None
         self._agrees_since: float | None = None
@@ -80,16 +82,17 @@ class Guard:
             if self._limits.clock_seconds:
                 self._watch_clock(Look(1000 * found.at.timestamp(), before, after))
             if self._limits.door_seconds and self._clock_freeze is None:
-                self._watch_door(found.at, found.signed_at, is_shut=found.is_shut)
+                left = self._watch_door(found.at, found.signed_at, is_shut=found.is_shut)
+                self._silent_at = before + 1000 * left
             self._looked_at = after
 
     def not_after(self) -> datetime | None:
         """The latest that SQL's clock can show now, unless it jumped: what is due later must not be cancelled.
 
-        Looks first if that was not possible lately. An error of its own must not count against orders:
-        it is logged, and they go on.
+        Looks first if that was not possible lately, and if the door may have been shut for too long since. An
+        error of its own must not count against orders: it is logged, and they go on.
         """
-        if self._own_ms() > self._looked_at + FRESH_MS:
+        if self._own_ms() > min(self._looked_at + FRESH_MS, self._silent_at):
             try:
                 with translated():
                     self.look()
@@ -108,18 +111,20 @@ class Guard:
 
     # -- the door --------------------------------------------------------------------------
 
-    def _watch_door(self, now: datetime, signed_at: datetime | None, *, is_shut: bool) -> None:
+    def _watch_door(self, now: datetime, signed_at: datetime | None, *, is_shut: bool) -> float:
+        """Returns in how many seconds to look again at the latest, before anybody is cancelled."""
         if signed_at is None:  # a deployment without an API
-            return
-        is_silent = (now - signed_at).total_seconds() > self._limits.door_seconds
-        if is_silent and not is_shut and signed_at != self._silent_since:
+            return math.inf
+        left = self._limits.door_seconds - (now - signed_at).total_seconds()
+        if left < 0 and not is_shut and signed_at != self._silent_since:
             # Once for each silence, whichever worker is first: not again when somebody thawed it, or its bound is over.
             self._open(
                 DOOR, f"No API process has served since {_text(signed_at)}.", _text(signed_at)
             )
             self._silent_since = signed_at
-        if is_shut and not is_silent:
+        if is_shut and left >= 0:
             self._freezes.thaw_all(DOOR)
+        return math.inf if left < 0 else left
 
     # -- the clock -------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from orders.sql.transactions import Service
 log = structlog.get_logger("orders")
 
 #: How often an API process says that it serves, in one statement.
-SIGN_SECONDS = 3.0
+SIGN_SECONDS = 1.0
 #: Signs of processes that ended are kept for so long: one from before says that there is an API.
 KEPT_MS = sa.literal_column("-86400000", sa.BigInteger)
 #: Who opened the freezes that nobody did.

@@ -47,8 +47,6 @@ SETTINGS = {
     "RETRY_CAP_SECONDS": "0.5",
     "WEBHOOKS": "1",
     "WEBHOOK_ALLOW_PRIVATE": "1",
-    # Both API processes are killed again and again: every order is to end all the same, and soon.
-    "DOOR_FREEZE_AFTER_SECONDS": "0",
 }
 WORKERS = 3
 #: How long after a fault its effects may still show: a lease, and the time to notice.

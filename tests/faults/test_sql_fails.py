@@ -112,9 +112,7 @@ def test_sql_down_for_ten_times_all_retries_adds_no_dead_letter(
 def test_a_database_restarted_under_load_breaks_no_promise(
     own_postgres: Postgres, tmp_path: Path
 ) -> None:
-    # On a busy machine the server is away for longer than it takes until the door is found shut.
-    settings = {**HURRIED, "DOOR_FREEZE_AFTER_SECONDS": "0"}
-    with opened(own_postgres, tmp_path, "load", **settings) as site:
+    with opened(own_postgres, tmp_path, "load", **HURRIED) as site:
         ports = [free_port(), free_port()]
         for port in ports:
             site.start_api(port)

@@ -27,8 +27,6 @@ SETTINGS = {
     "WEBHOOKS": "1",
     "WEBHOOK_ALLOW_PRIVATE": "1",
     "THAWS": "1",
-    # API processes are killed: every order is to be cancelled at its deadline all the same.
-    "DOOR_FREEZE_AFTER_SECONDS": "0",
 }
 #: What a busy machine may be answered.
 BUSY = set() if STRICT else {"stock_busy", "server_busy"}

@@ -99,6 +99,24 @@ def test_a_door_that_is_shut_freezes_until_somebody_serves(watched: Watched) -> 
     assert watched.look() == [(DOOR, FreezeState.THAWING)]
 
 
+def test_a_batch_looks_when_the_door_may_have_been_shut_for_too_long(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at the next look of its own, when orders that fell due in between are cancelled."""
+
+    def cancel(later_ms: float) -> list[str]:
+        watched.own_ms += later_ms
+        watched.guard.not_after()
+        return [freeze.opened_by for freeze in watched.freezes.in_force()]
+
+    watched.sign(seconds_ago=13.5)
+    assert watched.look() == []
+    assert cancel(300) == []
+    assert cancel(1000) == [DOOR]
+    monkeypatch.setattr(watched.guard, "look", lambda: pytest.fail("it is known to be shut"))
+    assert cancel(600) == [DOOR]
+
+
 def test_a_silence_is_frozen_once(watched: Watched, shop: Shop) -> None:
     """Even if workers look together or start anew, and after a person has thawed it."""
     watched.sign(seconds_ago=20)

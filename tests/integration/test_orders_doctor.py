@@ -18,6 +18,8 @@ from devtools.processes import ROOT
 from devtools.valkey import Valkey
 from orders.config import Settings
 from orders.errors import StorageUnavailable
+from orders.freezes.service import Freezes
+from orders.freezes.signs import CLOCK
 from orders.providers.domain import Sender
 from orders.providers.service import Providers
 from orders.queues import QUEUES
@@ -152,6 +154,15 @@ def test_a_clock_that_is_off_by_a_minute(shop: Shop, offset: int, text: str) -> 
     finding = found(shop.engine, clock=lambda: time.time() + offset)["sql.clock"]
     assert finding.level == "warning"
     assert text in finding.summary
+
+
+def test_nothing_is_called_on_time_while_a_clock_has_frozen_everything(shop: Shop) -> None:
+    reason = "The database's clock jumped 60.0 s ahead."
+    Freezes(shop.engine).open(reason=reason, by=CLOCK, seconds=60)
+    findings = found(shop.engine, clock=lambda: time.time() - 60)
+    assert [*findings] == ["sql.clock", "orders.freezes"]
+    assert reason.rstrip(".") in findings["orders.freezes"].summary
+    assert "on time" not in findings["sql.clock"].advice
 
 
 def test_an_index_that_is_missing(busy: Shop) -> None:
