@@ -248,6 +248,7 @@ CREATE TABLE webhook_subscriptions (
   paused_at timestamptz,
   pause_reason varchar(20),
   deleted_at timestamptz,
+  asked text,
   CONSTRAINT pk_webhook_subscriptions PRIMARY KEY (id),
   CONSTRAINT fk_webhook_subscriptions_client_id FOREIGN KEY(client_id) REFERENCES api_clients (id)
 );

@@ -16,6 +16,7 @@ webhook_subscriptions = sa.Table(
     sa.Column("paused_at", Instant),
     sa.Column("pause_reason", sa.String(20)),
     sa.Column("deleted_at", Instant),
+    sa.Column("asked", sa.Text),  # its URL and events when it was made
 )
 index_by(
     "ix_webhook_subscriptions_client",

@@ -95,9 +95,13 @@ _new = {
     "url": "new_url",
     "events": "new_events",
     "created_at": now(),
+    "asked": "for_asked",
 }
+_made = (subscriptions.c.created_at, subscriptions.c.asked)
 # Insert a subscription, unless there is one of this id.
-SUBSCRIBE = insertion(subscriptions, _new).on_conflict_do_nothing().returning(subscriptions.c.id)
+SUBSCRIBE = insertion(subscriptions, _new).on_conflict_do_nothing().returning(*_made)
+# What a subscription was made of, even if it is deleted.
+GET_MADE = sa.select(*_made).where(subscriptions.c.id == p("for_id"))
 # Lock a client's own subscription.
 LOCK_OWN = sa.select(subscriptions.c.id).where(*OWN).with_for_update()
 # How many subscriptions a client has.

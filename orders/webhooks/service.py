@@ -128,10 +128,11 @@ class Webhooks(Service):
         made_id = new_id() if key is None else named_id(client_id, key)
         own = {"for_client": client_id, "for_id": made_id}
         named = {"new_url": url, "new_events": _named(events)}
+        asked = f"{url} {named['new_events']}"
         with self._writing() as sql:
             sql.run(repository.LOCK_CLIENT, for_client=client_id)
-            is_new = sql.run(repository.SUBSCRIBE, **own, **named).first() is not None
-            if is_new:
+            new = sql.run(repository.SUBSCRIBE, **own, **named, for_asked=asked).one_or_none()
+            if new is not None:
                 SECRETS.add(sql, made_id, secret)
                 _add_interests(sql, client_id, made_id, _types(events))
                 count = sql.run(repository.COUNT_SUBSCRIPTIONS, for_client=client_id).scalar_one()
@@ -139,12 +140,14 @@ class Webhooks(Service):
                     limit = MAX_SUBSCRIPTIONS
                     raise TooManyWebhooks(f"The limit is {limit}.", limit=limit)
             else:
-                known = sql.run(repository.LIST_SECRETS, for_subscription=made_id).scalars().all()
-                secret = known[-1] if known else ""  # it is deleted
-            found = sql.one(repository.SUBSCRIPTION, repository.GET_SUBSCRIPTION, **own)
-        if found is None or (found.url, found.events) != (url, events and tuple(events)):
+                secret = sql.run(repository.LIST_SECRETS, for_subscription=made_id).all()[-1].secret
+            made = new or sql.run(repository.GET_MADE, for_id=made_id).one()
+        if made.asked != asked:
             raise KeyReused
-        return found, secret, not is_new
+        # As it was made, whatever was changed since.
+        wanted = None if events is None else tuple(events)
+        first = Subscription(made_id, url, wanted, made.created_at, None, None, None)
+        return first, secret, new is None
 
     def subscriptions(
         self, client_id: str, *, page_size: int, after: Position | None = None
@@ -208,14 +211,16 @@ class Webhooks(Service):
         return self.subscription(client_id, subscription_id), secret
 
     def unsubscribe(self, client_id: str, subscription_id: str) -> None:
-        """Send nothing more, not even what is waiting. Raises WebhookNotFound."""
+        """Send nothing more, not even what is waiting. Raises WebhookNotFound.
+
+        Its secret stays, for who repeats the request that made it.
+        """
         own = {"for_client": client_id, "for_id": subscription_id}
         with self._writing() as sql:
             # So that something waits for it: whoever looks at its line deletes all of its deliveries.
             sql.run(repository.ADD_PING, **own)
             if not sql.run(repository.UNSUBSCRIBE, **own).rowcount:
                 raise WebhookNotFound
-            SECRETS.delete(sql, subscription_id)
             sql.run(repository.DELETE_INTERESTS, **own)
 
     def deliveries(

@@ -1233,13 +1233,16 @@ def test_a_subscription_is_made_once_for_each_key(api: Api) -> None:
     assert sorted(map(str, replayed)) == ["None", "true", "true"]
     assert first.headers["Location"] == subscribe().headers["Location"]
     assert len((api.send("GET", "/v1/webhooks").json or {})["data"]) == 1
-    # Another client's key is another one; what differs is refused, as is what was deleted.
+    # Another client's key is another one, and what differs is refused.
     assert (subscribe(whose="other").json or {})["id"] != (first.json or {})["id"]
-    for changed in ({**body, "events": None}, {**body, "url": "https://shop.example/other"}):
-        refused = subscribe(changed)
-        assert (refused.status_code, (refused.json or {})["code"]) == (422, "key_reused")
-    assert api.send("DELETE", first.headers["Location"]).status_code == 204
-    assert subscribe().status_code == 422
+    changes = ({"url": "https://shop.example/other"}, {"events": None}, {"paused": True})
+    for method, change in (*(("PATCH", each) for each in changes), ("DELETE", None)):
+        assert api.send(method, first.headers["Location"], change).status_code < 300
+        again = subscribe()
+        assert (again.status_code, again.get_data()) == (201, first.get_data()), change
+        for changed in ({**body, "events": None}, {**body, "url": "https://shop.example/other"}):
+            refused = subscribe(changed)
+            assert (refused.status_code, (refused.json or {})["code"]) == (422, "key_reused")
 
 
 @reminding

@@ -439,7 +439,6 @@ class WebhookWorld:
     def do_delete(self) -> None:
         self.webhooks.unsubscribe(self.client, self.id)
         self.is_deleted, self.is_paused = True, False
-        self.secrets = dict.fromkeys(self.secrets, LONG_AGO)
 
     def do_change_url(self) -> None:
         self.url += 1
