@@ -31,22 +31,41 @@ from tests.e2e.pages import OPERATIONS, the_block
 from tests.states import states, status
 from worker import DelayQueue, Place
 
+DUMP = the_block("sh", "pg_dump", OPERATIONS)
+RESTORE = the_block("sh", "pg_restore", OPERATIONS)
+
 
 def dump_and_restore(url: str, to: str, folder: Path) -> None:
     """What the page says."""
+    for block in (DUMP, RESTORE):
+        run_block(block, url, to, folder)
+
+
+def run_block(block: str, url: str, to: str, folder: Path) -> None:
     programs = Path(binary("pg_dump")).parent
     env = {
         "PATH": f"{programs}:{os.environ['PATH']}",
         "DATABASE": url.replace("+psycopg", ""),
         "EMPTY_DATABASE": to.replace("+psycopg", ""),
     }
-    for block in (
-        the_block("sh", "pg_dump", OPERATIONS),
-        the_block("sh", "pg_restore", OPERATIONS),
-    ):
-        subprocess.run(
-            ["/bin/bash", "-ec", block], cwd=folder, env={**os.environ, **env}, check=True
-        )
+    environ = {**os.environ, **env}
+    subprocess.run(["/bin/bash", "-ec", block], cwd=folder, env=environ, check=True)
+
+
+def test_a_restore_that_fails_leaves_the_database_empty(
+    shop: Shop, empty_url: str, tmp_path: Path
+) -> None:
+    """A copy of the dump was cut short."""
+    shop.place(tea=2)
+    url = shop.engine.url.render_as_string(hide_password=False)
+    run_block(DUMP, url, empty_url, tmp_path)
+    with (tmp_path / "orders.dump").open("r+b") as file:
+        file.truncate(file.seek(0, os.SEEK_END) * 9 // 10)
+    with pytest.raises(subprocess.CalledProcessError):
+        run_block(RESTORE, url, empty_url, tmp_path)
+    engine = sa.create_engine(empty_url)
+    assert sa.inspect(engine).get_table_names() == []
+    engine.dispose()
 
 
 def as_written(command: str, env: dict[str, str], **values: str) -> str:

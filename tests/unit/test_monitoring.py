@@ -20,6 +20,7 @@ DASHBOARD: dict[str, Any] = json.loads(
     (FOLDER / "grafana" / "dashboards" / "order-timeout.json").read_text()
 )
 PAGE = (ROOT / "docs" / "runbook.md").read_text()
+TABLE = (ROOT / "docs" / "monitoring.md").read_text()
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
 
 NAMES = re.findall(r"- alert: (\w+)", ALERTS)
@@ -108,6 +109,32 @@ def test_every_alert_is_tested_documented_and_complete() -> None:
             "runbook",
         }, name
         assert f"runbook: docs/runbook.md#{name.lower()}\n" in block
+
+
+def test_the_table_of_alerts_has_all_of_them_with_their_thresholds() -> None:
+    rows = re.findall(
+        r"^\| \[(\w+)\]\(runbook.md#(\w+)\) \| (\w+) \| (.*) \| (\w*) \|$", TABLE, re.MULTILINE
+    )
+    assert [name for name, *_ in rows] == NAMES
+    blocks = re.split(r"^ +- alert: ", ALERTS, flags=re.MULTILINE)[1:]
+    for (name, section, severity, when, held), block in zip(rows, blocks, strict=True):
+        assert section == name.lower()
+        assert f"severity: {severity}}}" in block, name
+        assert ([held] if held else []) == re.findall(r"^ +for: (\w+)$", block, re.MULTILINE), name
+        for threshold in re.findall(
+            r" >=? ([\d.]+)(?= |$)", block.partition("\n")[2].partition("\n")[0]
+        ):
+            assert as_read(float(threshold)) in when, f"{name}: {when}"
+
+
+def as_read(threshold: float) -> str:
+    """A number of an expression, as people read it; 0 is any."""
+    if 0 < threshold < 1:
+        return f"{100 * threshold:g} %"
+    for size, unit in ((86_400, "days"), (3600, "h")):
+        if threshold and threshold % size == 0:
+            return f"{threshold / size:g} {unit}"
+    return f"{threshold:,.0f}" if threshold else ""
 
 
 def test_every_section_of_the_page_is_about_an_alert() -> None:
