@@ -62,8 +62,9 @@ class Retried(Event):
 
     task: Task
     delay_ms: float
-    #: Set if something was unavailable to this task alone: its row is locked, for instance.
-    error: Exception | None = None
+    #: Why, if the handler raised it ``from`` an error, or something was unavailable to this task alone: its row is
+    #: locked, for instance.
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,9 +69,9 @@ def checked_delay(delay_ms: float) -> float:
 class Retry(Exception):
     """Not now: run the same task again after ``delay_ms``. The appointment stays the same::
 
-        raise Retry(delay_ms=60_000)
+        raise Retry(delay_ms=60_000) from error
 
-    With ``counted=True`` it counts as a failure, and after ``max_failures`` of them the task becomes a dead
+    ``doctor`` shows the error, if there is one. With ``counted=True`` it counts as a failure, and after ``max_failures`` of them the task becomes a dead
     letter. Otherwise it does not count, and earlier failures and deliveries are reset. Raises ValueError for
     an impossible delay.
     """

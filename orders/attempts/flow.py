@@ -173,7 +173,7 @@ class Closing:
             if not isinstance(error, GatewayUnavailable):
                 log.exception("provider not asked", **facts)
             log.warning("provider does not answer", **facts, error=str(error), circuit=is_open)
-            return self._later(attempt, 1000 * AGAIN(number))
+            return self._later(attempt, 1000 * AGAIN(number), error)
         place.circuit.succeeded()
         log.info("provider asked", **facts, reply=type(reply).__name__.lower())
         if isinstance(reply, Unknown):
@@ -197,12 +197,16 @@ class Closing:
             raise
         except OrderError as error:
             log.error("payment not recorded", attempt=attempt.id, error=str(error))
-            return self._later(attempt, 1000 * AGAIN(number))
+            return self._later(attempt, 1000 * AGAIN(number), error)
         return None
 
-    def _later(self, attempt: DueAttempt, ms: float) -> Outcome | None:
+    def _later(
+        self, attempt: DueAttempt, ms: float, error: Exception | None = None
+    ) -> Outcome | None:
         """Ask again, unless the order has waited for as long as it may."""
         if attempt.is_over:
             log.warning("provider not heard", attempt=attempt.id, order=attempt.order_id)
             return None
-        return Retry(ms)
+        again = Retry(ms)
+        again.__cause__ = error
+        return again

@@ -35,8 +35,7 @@ log = structlog.get_logger("orders")
 
 #: How many subscriptions the sweep yields at a time.
 PAGE_SIZE = 500
-#: How often to look whether a subscription that the sweep found is still behind. Until then it is not
-#: found again.
+#: How often to look whether a subscription that the sweep found is still behind. Until then its task is put off.
 BEHIND_MS = 5000
 #: How often a process that sends asks whether an operator has paused the queue.
 ASK_SECONDS = 1.0
@@ -110,14 +109,14 @@ class Deliverer:
     def forgotten(
         self, after_seconds: float | None, before_seconds: float
     ) -> Iterator[Sequence[Due]]:
-        """The sweep: subscriptions whose first delivery is late, unless this process is about to send it."""
+        """The sweep: subscriptions whose first delivery is late.
+
+        Until then the delivery has a task of its own, or none while it is being sent.
+        """
         self._start()  # those that still wait because no thread could be started
         with outages():
-            found = [
-                Due(line.id, line.due_in_ms)
-                for line in self._webhooks.lines(after_seconds, before_seconds)
-                if not self._turns.knows(line.client_id, line.subscription_id)
-            ]
+            lines = self._webhooks.lines(after_seconds, min(0.0, before_seconds))
+        found = [Due(line.id, line.due_in_ms) for line in lines]
         for start in range(0, len(found), PAGE_SIZE):
             yield found[start : start + PAGE_SIZE]
 

@@ -109,13 +109,6 @@ class Turns:
             self._threads = 0
             self._lock.wait_for(lambda: not self._busy, seconds)
 
-    def knows(self, client_id: str, subscription_id: str) -> bool:
-        """Whether a subscription waits for a turn or has one."""
-        with self._lock:
-            return any(
-                ring.has(client_id, subscription_id) for ring in (self._fast, self._slow)
-            ) or any(turn.subscription_id == subscription_id for turn in self._busy)
-
     def _is_slow(self, subscription_id: str) -> bool:
         """Whether its answers take long, or one of them does now."""
         since = self._clock() - SLOW_SECONDS

@@ -89,7 +89,26 @@ def test_a_task_is_looked_up_wherever_it_is(queue: DelayQueue) -> None:
     assert dead is not None
     assert (dead.place, dead.in_ms) == (Place.DEAD, None)
     assert queue.look_up("nobody") is None
+    assert [*queue.look_up_many(["nobody", "waiting", "dead"])] == ["waiting", "dead"]
     assert state(queue) == before
+
+
+@pytest.mark.parametrize("put", [each for each in Put if each is not Put.FAILED])
+def test_why_a_task_was_put_back_is_told_until_it_is_put_back_without_a_reason(
+    queue: DelayQueue, put: Put
+) -> None:
+    def put_back(how: Put, *errors: Exception) -> TaskState:
+        [task] = queue.claim(1, 500, now_ms=2000).tasks
+        queue.retry([(task, 0)], how, errors=dict.fromkeys("a", *errors), now_ms=2000)
+        return queue.look_up_many(["a"], now_ms=2000)["a"]
+
+    queue.schedule("a", 1000)
+    for number in "12":
+        error = OSError(f"cancelled: Verbindung \u2019abgelehnt\u2019 {number}\nand more")
+        found = put_back(Put.FAILED, error)
+        assert found.error == f"OSError: cancelled: Verbindung \u2019abgelehnt\u2019 {number}"
+    assert str(found) == f"failed 2 times: {found.error}; next try in 0 s"
+    assert put_back(put).error == ""
 
 
 @pytest.mark.parametrize("nth", [2, 10])

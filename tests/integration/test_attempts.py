@@ -26,8 +26,10 @@ from tests.conftest import Api, serving
 from tests.expiring import expire_now
 from tests.integration.test_api_routes import content, problem
 from tests.integration.test_providers import Provider
+from tests.integration.workers import running
 from tests.length import rounds
-from worker import DelayQueue, NotDue, Outcome, Retry, Task
+from worker import DelayQueue, Level, NotDue, Outcome, Retry, Task, Worker
+from worker.doctor.flows import flow_findings
 
 MINUTE = 60
 Answers = list[Reply | Exception]
@@ -417,6 +419,23 @@ def test_a_provider_that_does_not_answer_is_left_alone(till: Till) -> None:
     assert len(till.settle()) == 8
     assert len(till.gateway.asked) == 5
     assert {*map(till.status, ids)} == {"unpaid"}
+
+
+def test_the_doctor_says_why_an_attempt_is_not_settled_and_when_it_is_tried_again(
+    till: Till, valkey: Valkey
+) -> None:
+    till.asks()
+    till.open(till.place(timeout_seconds=600))
+    till.gateway.answers = [GatewayUnavailable("Connection refused.")]
+    till.pass_(1000)
+    queue = DelayQueue(till.services.redis, ATTEMPT_QUEUE)
+
+    def said() -> list[str]:
+        found = [*flow_findings(till.flow, queue)]
+        return [each.summary for each in found if each.level is Level.WARNING]
+
+    with running(Worker([till.flow], valkey.url)):
+        wait_until(lambda: "Connection refused.; next try in" in str(said()), "it to be put off")
 
 
 def test_a_provider_is_asked_at_a_bounded_rate(till: Till) -> None:

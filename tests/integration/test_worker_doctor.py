@@ -16,9 +16,22 @@ import redis
 from devtools.processes import wait_until
 from devtools.valkey import Valkey, private_valkey, redis_62_server
 from tests.integration.workers import running
-from worker import DelayQueue, Due, Finding, Flow, Level, Task, Unavailable, Worker, connect
+from worker import (
+    DelayQueue,
+    Delays,
+    Due,
+    Finding,
+    Flow,
+    Level,
+    Retry,
+    Task,
+    Unavailable,
+    Worker,
+    connect,
+)
 from worker.cli import main
 from worker.doctor import examine
+from worker.doctor.flows import flow_findings
 
 FLOWS = f"{__name__}:flows"
 Doctor = Callable[..., dict[str, Finding]]
@@ -334,6 +347,44 @@ def test_what_is_overdue_is_reported_with_and_without_redis(
     assert "1 overdue, the oldest by 61 s" in finding.summary
     finding = found(connect("redis://127.0.0.1:1"), sweeping)["flow.overdue"]
     assert "2 overdue, the oldest by 90 s" in finding.summary
+
+
+REFUSED = OSError("connection refused")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said", "level"),
+    [
+        (REFUSED, "failed 1 time: OSError: connection refused", Level.WARNING),
+        (Retry(60_000), "put off 1 time: OSError: connection refused", Level.WARNING),
+        (Retry(60_000), "put off 1 time", Level.OK),
+        (Retry(60_000, counted=True), "failed 1 time", Level.OK),
+    ],
+    ids=["failed", "put off for a reason", "put off", "counted"],
+)
+def test_work_that_is_put_off_is_not_overdue(
+    valkey: Valkey, queue: DelayQueue, outcome: Exception, said: str, level: Level
+) -> None:
+    def handler(_tasks: Sequence[Task]) -> None:
+        raise outcome from REFUSED if "put off 1 time:" in said else None
+
+    flow = Flow(
+        name="examined",
+        handler=handler,
+        sweep=listing([Due("order-7", -300_000)]),
+        probe=lambda: None,
+        backoff=Delays(60),
+    )
+
+    def is_put_off() -> bool:
+        state = queue.look_up("order-7")
+        return state is not None and state.attempts > 0
+
+    with running(Worker([flow], valkey.url)):
+        wait_until(is_put_off, "it to be tried")
+        [finding] = [each for each in flow_findings(flow, queue) if each.check == "flow.overdue"]
+    assert finding.summary.startswith(f"examined: 1 put off, such as order-7: {said}; next try in ")
+    assert finding.level is level
 
 
 def test_tasks_that_redis_has_lost(

@@ -45,7 +45,7 @@ class TurnsWorld:
             self.now += 2 * SLOW_SECONDS
         elif move.verb == "add":
             self.turns.add(CLIENTS[move.task], move.task)
-            assert self.turns.knows(CLIENTS[move.task], move.task), "it is forgotten"
+            assert move.task in self._waiting(), "it is forgotten"
         elif move.verb == "take":
             self._take()
         else:

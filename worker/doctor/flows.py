@@ -11,6 +11,7 @@ from ..findings import Finding, failure, ok, quantity, warning
 from ..flow import Due, Flow, Sweep
 from ..queue.delay_queue import DelayQueue
 from ..queue.formats import checked_due
+from ..queue.replies import Place
 from .queues import pause_finding
 
 #: A task that is overdue by less is probably being handled.
@@ -90,15 +91,30 @@ def _records(flow: Flow, sweep: Sweep, queue: DelayQueue | None) -> Iterator[Fin
 
 
 def _overdue(name: str, sample: Sequence[Due], queue: DelayQueue | None) -> Finding:
+    """Whether nobody attends to what is overdue: no worker holds it, it is not put off, and not dead."""
     late = {due.id: due.delay_ms for due in sample if due.delay_ms <= 0}
-    letters = queue.letters(late, with_payloads=False) if queue is not None else []
-    waiting = late.keys() - {letter.id for letter in letters}
-    if not waiting:
-        return ok("flow.overdue", f"{name}: nothing is overdue by more than {LATE_SECONDS:g} s")
-    oldest = -min(late[each] for each in waiting) / 1000
-    many = f"{len(waiting)}{' or more' if len(late) >= SAMPLE else ''}"
-    advice = "Check that it is not paused, and a worker running and up. If so, see its log and `dead list`."
-    return failure("flow.overdue", f"{name}: {many} overdue, the oldest by {oldest:,.0f} s", advice)
+    found = queue.look_up_many(sorted(late, key=lambda each: late[each])) if queue else {}
+    lost = {*queue.restore(sample, look_only=True).lost} if queue and sample else set()
+    later = {each: state for each, state in found.items() if state.in_ms and state.in_ms > 0}
+    dead = {each for each, state in found.items() if state.place is Place.DEAD}
+    waiting = late.keys() - dead - (later.keys() - lost)
+    put_off = [
+        each for each in later if later[each].place is Place.SCHEDULED and each not in waiting
+    ]
+    failing = [each for each in put_off if later[each].error]
+    such = next(iter([*failing, *put_off]), "")
+    said = f"{len(put_off)} put off, such as {such}: {later[such]}" if such else ""
+    if waiting:
+        oldest = -min(late[each] for each in waiting) / 1000
+        many = f"{len(waiting)}{' or more' if len(late) >= SAMPLE else ''}"
+        advice = "Check that it is not paused, and a worker running and up. If so, see its log and `dead list`."
+        summary = f"{name}: {many} overdue, the oldest by {oldest:,.0f} s"
+        return failure("flow.overdue", f"{summary}; {said}".removesuffix("; "), advice)
+    if failing:
+        advice = "Workers try again by themselves. Mend what it says, or see their log."
+        return warning("flow.overdue", f"{name}: {said}", advice)
+    summary = said or f"nothing is overdue by more than {LATE_SECONDS:g} s"
+    return ok("flow.overdue", f"{name}: {summary}")
 
 
 def _lost_tasks(flow: Flow, sample: Callable[[], list[Due]], queue: DelayQueue) -> Finding:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from itertools import chain, islice
 from operator import eq
 from typing import Any
+from urllib.parse import unquote
 
 import redis
 
@@ -144,8 +145,21 @@ class OperatorSide(ScriptedQueue):
 
     def look_up(self, task_id: str, *, now_ms: int | None = None) -> TaskState | None:
         """Where a task is; None when the queue does not have it. Changes nothing."""
-        place, in_ms, *counts = self._run("look_up", now_ms, id_to_bytes(task_id))
-        return TaskState(Place(place.decode()), in_ms, *counts) if place else None
+        return self.look_up_many([task_id], now_ms=now_ms).get(task_id)
+
+    def look_up_many(
+        self, ids: Iterable[str], *, now_ms: int | None = None
+    ) -> dict[str, TaskState]:
+        """Where those of these tasks are that the queue has. Changes nothing."""
+        found: dict[str, TaskState] = {}
+        for part in slices(ids_to_bytes(ids)):
+            reply = self._run("look_up", now_ms, *part)
+            for n, task_id in enumerate(part):
+                place, *counts, error = reply[6 * n : 6 * n + 6]
+                if place:
+                    state = TaskState(Place(place.decode()), *counts)
+                    found[id_to_text(task_id)] = state._replace(error=unquote(error.decode()))
+        return found
 
     def inspect(self, sample: int = 200) -> list[str]:
         """A sentence for each task that breaks an invariant of the queue, among ``sample`` tasks of each place.

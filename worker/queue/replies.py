@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from ..findings import quantity
 from ..flow import Task
 
 #: A worker sends a heartbeat every 20 s. If two are missing, it has died or cannot reach Redis.
@@ -105,6 +106,15 @@ class TaskState(NamedTuple):
     deliveries: int
     #: How many attempts came before.
     attempts: int
+    #: Why it was put back the last time; "" if nothing was wrong.
+    error: str = ""
+
+    def __str__(self) -> str:
+        """``failed 3 times: OSError: connection refused; next try in 57 s``"""
+        failed = f"failed {quantity(self.failures, 'time')}"
+        done = failed if self.failures else f"put off {quantity(self.attempts, 'time')}"
+        why = f": {self.error}" if self.error else ""
+        return f"{done}{why}; next try in {max(0, self.in_ms or 0) / 1000:,.0f} s"
 
 
 class WorkerStatus(NamedTuple):

@@ -5,7 +5,9 @@ import math
 import traceback
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote
 
 import redis
 
@@ -21,6 +23,8 @@ TOKEN_BYTES = 32
 MAX_LOST_CLAIMS = 100
 #: How many characters of a reason and of an error's message a dead letter keeps.
 MAX_TEXT = 2000
+#: How many a task keeps that is put back.
+MAX_LINE = 200
 #: Workers that have sent no heartbeat for this long are removed.
 FORGET_WORKERS_MS = 3_600_000
 #: How many tasks become dead letters in one call: each takes the server 0.03 ms.
@@ -116,14 +120,18 @@ class WorkerSide(ScriptedQueue):
         retries: Sequence[tuple[Task, float]],
         put: Put = Put.AGAIN,
         *,
+        errors: Mapping[str, BaseException | None] = MappingProxyType({}),
         now_ms: int | None = None,
     ) -> None:
         """Put tasks of one claim back, each due after its own delay in ms from now.
 
-        Raises LeaseLost as `ack` does.
+        ``errors`` say why, by the task's id, for `TaskState.error`. Raises LeaseLost as `ack` does.
         """
         head = [self.keys.wake, _shared_token([task for task, _ in retries])]
-        rows = [(task, math.ceil(delay_ms), put) for task, delay_ms in retries]
+        rows = [
+            (task, math.ceil(delay_ms), put, _quoted(errors.get(task.id)))
+            for task, delay_ms in retries
+        ]
         self._settle("retry", now_ms, head, rows)
 
     def extend(self, tasks: Sequence[Task], lease_ms: int, *, now_ms: int | None = None) -> None:
@@ -274,6 +282,11 @@ def _shared_token(tasks: Sequence[Task]) -> str:
     if len(tokens) > 1:
         raise ValueError("tasks of several claims cannot be settled in one call")
     return tokens.pop() if tokens else ""
+
+
+def _quoted(error: BaseException | None) -> str:
+    """The first line of an error, without a space; "" if there is none."""
+    return quote(described(error).partition("\n")[0][:MAX_LINE], errors="replace") if error else ""
 
 
 def _traceback(error: BaseException) -> str:

@@ -13,7 +13,7 @@ class LookAgain(Retry):
 
     def __init__(self, task: Task, error: Unavailable) -> None:
         super().__init__(1000 * LOOK_AGAIN(task.attempt))
-        self.error = error
+        self.__cause__ = error
 
 
 @dataclass(slots=True)

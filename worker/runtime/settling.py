@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import redis
 
 from .. import events
 from ..errors import LeaseLost, described
-from ..flow import Flow, NotDue, Task
+from ..flow import Flow, NotDue, Retry, Task
 from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Put
@@ -65,8 +65,9 @@ class Settler:
         dead = [(task, letter.reason, letter.__cause__) for task, letter in results.dead]
         dead += [(task, "failed too often", error) for task, error in last]
         back = _put_back(results)
-        reasons = {
-            task.id: look.error for task, look in results.retries if isinstance(look, LookAgain)
+        causes = {
+            task.id: error.__cause__ if isinstance(error, Retry) else error
+            for task, error in [*results.retries, *results.failed]
         }
         delayed = [row for rows in back.values() for row in rows]
         back[Put.FAILED] = [(task, delay_ms) for task, _, delay_ms in again]
@@ -78,7 +79,9 @@ class Settler:
             self._call("done", results.done, queue.ack),
             *(
                 self._call(
-                    "failed" if put is Put.FAILED else "retried", rows, self._putting_back(put)
+                    "failed" if put is Put.FAILED else "retried",
+                    rows,
+                    self._putting_back(put, causes),
                 )
                 for put, rows in back.items()
             ),
@@ -88,19 +91,22 @@ class Settler:
         lost = {task_id for call in calls for task_id in call.lost}
         for task, delay_ms in delayed:
             if task.id not in lost:
-                self._emit(events.Retried(queue.name, task, delay_ms, reasons.get(task.id)))
+                self._emit(events.Retried(queue.name, task, delay_ms, causes.get(task.id)))
         for task, error, delay_ms in again:
             if task.id not in lost:
                 self._emit(events.Failed(queue.name, task, error, delay_ms))
         return buried and all(call.confirmed for call in calls)
 
-    def _putting_back(self, put: Put) -> Callable[[list[tuple[Task, float]]], None]:
+    def _putting_back(
+        self, put: Put, causes: Mapping[str, BaseException | None]
+    ) -> Callable[[list[tuple[Task, float]]], None]:
         """A call of `DelayQueue.retry` whose delays count from now, however often it has to be sent."""
         decided_at = self._clock()
 
         def write(rows: list[tuple[Task, float]]) -> None:
             passed_ms = 1000 * (self._clock() - decided_at)
-            self._queue.retry([(task, delay_ms - passed_ms) for task, delay_ms in rows], put)
+            left = [(task, delay_ms - passed_ms) for task, delay_ms in rows]
+            self._queue.retry(left, put, errors=causes)
 
         return write
 

@@ -1,20 +1,26 @@
--- Say where a task is.
+-- Say where tasks are.
 --
 -- include: clock, attempts
 -- KEYS[1] scheduled  zset  task id -> due time, ms
 -- KEYS[2] leased     zset  task id -> lease expiry, ms
 -- KEYS[3] letters    hash  task id -> why it is dead
 -- KEYS[4] tokens     hash  task id -> token of its lease, and a record of its attempts
--- ARGV[1] now_ms   ARGV[2] id
+-- ARGV[1] now_ms   ARGV[2..] id, ...
 --
--- Returns {place, in_ms, failures, deliveries, attempts}: in_ms is the time until it is due or its lease ends,
--- false for a dead task; place is false if the queue does not have the task.
+-- Returns for each id place, in_ms, failures, deliveries, attempts, error: in_ms is the time until it is due or its
+-- lease ends, false for a dead task; place is false if the queue does not have the task.
 --
 -- Changes nothing.
 
-local id = ARGV[2]
-local due, expiry = redis.call('ZSCORE', scheduled, id), redis.call('ZSCORE', leased, id)
-local place = due and 'scheduled' or expiry and 'leased' or redis.call('HEXISTS', letters, id) == 1 and 'dead'
-local state = attempts_in(redis.call('HGET', tokens, id), '0')
-local at = tonumber(due or expiry)
-return {place, at and (at - now) or false, state.failures, state.deliveries, state.attempts}
+local reply = {}
+for i = 2, #ARGV do
+  local id = ARGV[i]
+  local due, expiry = redis.call('ZSCORE', scheduled, id), redis.call('ZSCORE', leased, id)
+  local place = due and 'scheduled' or expiry and 'leased' or redis.call('HEXISTS', letters, id) == 1 and 'dead'
+  local state = attempts_in(redis.call('HGET', tokens, id), '0')
+  local at, n = tonumber(due or expiry), #reply
+  reply[n + 1], reply[n + 2] = place, at and (at - now) or false
+  reply[n + 3], reply[n + 4], reply[n + 5] = state.failures, state.deliveries, state.attempts
+  reply[n + 6] = string.match(state.notes, ' error=(%S*)') or ''
+end
+return reply

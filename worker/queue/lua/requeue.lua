@@ -16,7 +16,7 @@ for i = 3, #ARGV do
   if remove_letter(id) then
     local before = attempts_in(redis.call('HGET', tokens, id), whole(now))
     local state = attempts_in(nil, whole(now))
-    state.appointment, state.notes = before.appointment, before.notes
+    state.appointment, state.notes = before.appointment, noted(before.notes, '')
     redis.call('ZADD', scheduled, now, id)
     redis.call('HSET', tokens, id, kept_as(NOBODY, state))
     requeued[#requeued + 1] = id

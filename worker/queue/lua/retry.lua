@@ -7,7 +7,7 @@
 -- KEYS[4] payloads   hash  task id -> opaque bytes
 -- KEYS[5] waiting    zset  claimer -> when it claims next, ms
 -- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] token
--- ARGV[4..] id, delay_ms, kind, ...; kind is one of
+-- ARGV[4..] id, delay_ms, kind, error ('': none; no space in it), ...; kind is one of
 --   'failed'  counts a failure
 --   'again'   resets failures and deliveries
 --   'not due' as 'again', but without a span, so that restore.lua may bring it forward
@@ -20,9 +20,9 @@
 -- server whose memory is full checks only the first.
 
 local was_next = next_due()
-local held, lost, at, kept = held_by(ARGV[3], column(4, 3))
+local held, lost, at, kept = held_by(ARGV[3], column(4, 4))
 for n, id in ipairs(held) do
-  local row = 1 + 3 * at[n]
+  local row = 4 * at[n]
   local delay, kind = tonumber(ARGV[row + 1]), ARGV[row + 2]
   local later = whole(math.max(0, now + delay))
   local state = attempts_in(kept[at[n]], later)
@@ -38,6 +38,7 @@ for n, id in ipairs(held) do
       state = attempts_in(nil, later)
       state.notes = notes
     end
+    state.notes = noted(state.notes, ARGV[row + 3])
     -- From the claim, because the handler decided on what it read after that. See restore.lua.
     state.span = kind == 'not due' and 0 or math.max(0, now + delay - claimed)
     redis.call('ZADD', scheduled, now + delay, id)

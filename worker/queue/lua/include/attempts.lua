@@ -9,7 +9,8 @@
 --   deliveries   how often its lease expired
 --   attempts     how many attempts came before
 --   claimed      when it was claimed, ms, while it is leased; else 0
---   notes        ' cancelled' if it is to be dropped instead of put back. What another release appends is kept.
+--   notes        ' cancelled' if it is to be dropped instead of put back; ' error=', and why it was put back, with no
+--                space in it. What another release appends is kept.
 
 -- As long as a token: Redis searches a hash of short values from the start, which made claims twice as slow.
 local NOBODY = string.rep('-', 64)
@@ -30,6 +31,12 @@ local function attempts_in(kept, due)
     end
   end
   return state
+end
+
+-- The notes with this error, '' for none, instead of the last one.
+local function noted(notes, error)
+  notes = string.gsub(notes, ' error=%S*', '')
+  return error == '' and notes or notes .. ' error=' .. error
 end
 
 local function is_cancelled(state) return string.find(state.notes .. ' ', ' cancelled ', 1, true) end
