@@ -1,4 +1,4 @@
-"""``order-timeout-orders`` and ``python -m orders``: migrations, API keys, providers and stock."""
+"""``order-timeout-orders`` and ``python -m orders``: migrations, API keys, providers, stock, orders."""
 
 import click
 from flask.cli import FlaskGroup

@@ -38,7 +38,7 @@ MAX_BODY_BYTES = 16 * 1024
 #: Of ``python -m orders`` and ``flask --app orders.app``.
 COMMANDS: tuple[click.Command, ...] = (
     *(cli.keys, cli.providers, cli.stock),
-    *(freeze, list_freezes, thaw, erase),
+    *(cli.say_why, freeze, list_freezes, thaw, erase),
 )
 
 

@@ -1,11 +1,11 @@
-"""``flask --app orders.app keys ...``, ``... providers ...`` and ``... stock ...``"""
+"""``flask --app orders.app keys ...``, ``... providers ...``, ``... stock ...`` and ``... why ...``"""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import click
-from flask.cli import AppGroup
+from flask.cli import AppGroup, with_appcontext
 from pydantic import TypeAdapter, ValidationError
 
 from orders.clients.domain import ApiKey, parted
@@ -19,7 +19,8 @@ from orders.providers.domain import ProviderEndpoint, ProviderMessage
 from orders.sql.ids import UUID
 from orders.stock.domain import MAX_INT
 from orders.webhooks.urls import parsed
-from worker.console import AS_JSON, print_plain_table
+from orders.why import why
+from worker.console import AS_JSON, print_plain_table, shown
 
 #: The length of the column.
 MAX_NAME = 100
@@ -57,9 +58,9 @@ def _id_of(_context: object, _parameter: object, text: str) -> str:
 
 
 def _id_in(_context: object, _parameter: object, text: str) -> str:
-    """The id of an endpoint, whose path may have been pasted whole, or of a message."""
-    if not (found := UUID.search(text)):
-        raise click.BadParameter(f"{text!r} is not an id: providers list and inbox show them")
+    """The id of an order or a message, or of an endpoint, whose path may have been pasted whole."""
+    if not (found := UUID.search(text.lower())):
+        raise click.BadParameter(f"{text!r} is not an id: lists and searches show them")
     return found[0]
 
 
@@ -99,6 +100,16 @@ def print_list(
     of = TypeAdapter(schema)
     for each in found:
         click.echo(of.dump_json(of.validate_python(each, from_attributes=True)))
+
+
+@click.command("why", cls=Command)
+@click.argument("order_id", metavar="ID", callback=_id_in)
+@with_appcontext
+def say_why(order_id: str) -> None:
+    """Say why the order ID is still unpaid: each cause on a line."""
+    order = services().orders.order(None, order_id)
+    for cause in why(services(), order_id) or [f"it is {order.status}"]:
+        click.echo(shown(cause))
 
 
 @keys.command("create")

@@ -25,6 +25,7 @@ navigation = {
         "docs/operations",
         "docs/upgrading",
         "docs/monitoring",
+        "docs/why",
         "docs/runbook",
         "docs/configuration",
         "docs/install",

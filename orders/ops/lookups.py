@@ -59,14 +59,13 @@ class ShownRecords(Transactional[OrderRepository]):
         if lists is None:  # or there is no schema yet
             return {"answers": False}
         upcoming, latest = lists
-        late = self._in_time(lambda sql: sql.run(repository.COUNT_OVERDUE, most=MOST_OVERDUE).one())
+        late = self._in_time(lambda sql: sql.run(repository.LIST_OVERDUE, most=MOST_OVERDUE).all())
         # Read only while there is something to be explained.
-        is_late = late is None or late.orders
+        is_late = late is None or late
         locked = self._in_time(lambda sql: locked_rows(sql.connection)) if is_late else None
         return {
             "answers": True,
-            "overdue": late
-            and {"count": late.orders, "most": MOST_OVERDUE, "oldest_ms": late.oldest_ms or 0},
+            "overdue": None if late is None else _overdue(late),
             "locked": [str(each) for each in locked or ()],
             "next": [_shown(row) | {"expires_in_ms": row.expires_in_ms} for row in upcoming],
             "latest": [_shown(row) | {"late_ms": row.late_ms, "ago_ms": -row.ms} for row in latest],
@@ -170,6 +169,17 @@ def _delivery(row: sa.Row[Any]) -> Json:
     """A webhook delivery, with the URL that it is sent to."""
     shown = DeliveryOut.model_validate(DELIVERY(row))
     return shown.model_dump(mode="json", exclude={"last_body"}) | {"url": row.url}
+
+
+def _overdue(late: Sequence[sa.Row[Any]]) -> Json:
+    """How many orders are late, and the ids of the latest ones."""
+    oldest_first = sorted(late, key=lambda row: -row.ms)
+    return {
+        "count": len(late),
+        "most": MOST_OVERDUE,
+        "oldest_ms": oldest_first[0].ms if late else 0,
+        "ids": [row.order_id for row in oldest_first[:LISTED]],
+    }
 
 
 def _minute(cancelled: Sequence[sa.Row[Any]], ago: int) -> Json:

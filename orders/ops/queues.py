@@ -1,7 +1,7 @@
 """The queues as the page shows them, and what it changes: dead letters and pauses."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from itertools import islice
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ import redis
 
 from orders.caches import SharedRead
 from orders.queues import QUEUE, QUEUES, answering
-from worker import DelayQueue, Pauses, WorkerStatus
+from worker import DelayQueue, Pauses, TaskState, WorkerStatus
 from worker.queue.operator_side import LETTERS
 from worker.runtime import pauses
 
@@ -51,16 +51,13 @@ class ShownQueues:
         except redis.RedisError:
             return {"answers": False}
 
-    def check(self, order_id: str) -> Json | None:
-        """Where an order's check is; None if the queue does not have it."""
-        queue = self._queues[QUEUE]
-        with answering():
-            state = queue.look_up(order_id)
-            workers = queue.workers() if state and state.place == "leased" else []
-        if state is None:
-            return None
-        holders = (each.id for each in workers if order_id in each.details.get("held", []))
-        return {**state._asdict(), "held_by": next(holders, None)}
+    def put_off(self, order_ids: Sequence[str]) -> Json:
+        """How many of these orders' checks are to be tried again later, and what became of the first one."""
+        found: list[TaskState] = []
+        with suppress(redis.RedisError):
+            found = [*self._queues[QUEUE].look_up_many(order_ids).values()]
+        later = [each for each in found if each.attempts and each.in_ms and each.in_ms > 0]
+        return {"count": len(later), "such": str(later[0]) if later else ""}
 
     def letters(self, name: str, text: str, after: DeadPosition | None) -> Page:
         """A page of the dead letters that contain this text, newest first, and where it ends."""

@@ -42,14 +42,12 @@ _of_unpaid = (
 COUNT_UNPAID = sa.select(sa.func.count()).select_from(_of_unpaid.subquery())
 _ended_at = sa.func.greatest(unpaid_orders.c.expires_at, unpaid_orders.c.kept_until)
 _late = (
-    _of_unpaid.add_columns(ms_until(now(), _ended_at).label("ms"))
+    _of_unpaid.add_columns(unpaid_orders.c.order_id, ms_until(now(), _ended_at).label("ms"))
     .where(unpaid_orders.c.expires_at <= now(), ~spared(unpaid_orders))
     .subquery()
 )
-# How many of them are overdue and spared by nothing, up to a number, and for how many milliseconds the longest.
-COUNT_OVERDUE = sa.select(
-    sa.func.count().label("orders"), sa.func.max(_late.c.ms).label("oldest_ms")
-).select_from(_late)
+# Those of them that are overdue and spared by nothing, up to a number, and for how many milliseconds.
+LIST_OVERDUE = sa.select(_late.c.order_id, _late.c.ms)
 _owner = client_of(orders.c.client_id)
 _next = (
     unpaid_state()

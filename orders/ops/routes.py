@@ -8,7 +8,7 @@ from flask import Flask, Response, current_app, g, make_response, request, send_
 
 from orders.bootstrap import Services
 from orders.clients.domain import parted
-from orders.errors import LoginRequired, NotFromThisPage, QueueUnavailable
+from orders.errors import LoginRequired, NotFromThisPage
 from orders.http.auth import (
     calling_key,
     check_scopes,
@@ -38,6 +38,7 @@ from orders.ops.schemas import (
 )
 from orders.ops.sessions import COOKIE, SECONDS, Session, Sessions
 from orders.sql.acting import KEY_ID
+from orders.why import why
 
 STATIC = Path(__file__).parent / "static"
 #: The repository's docs.
@@ -216,6 +217,8 @@ def state() -> Json:
     sql = tools().records.state()
     if sql["answers"]:
         sql |= {"freezes": tools().freezes.state.get()}
+    if late := sql.get("overdue"):
+        sql["overdue"] = {**late, "put_off": tools().queues.put_off(late["ids"])}
     return {"sql": sql, "redis": tools().queues.state.get()}
 
 
@@ -227,13 +230,9 @@ def search(query: SearchQuery) -> Json:
 
 @ops.get("/orders/<uuid:order_id>")
 def order(order_id: str) -> Json:
-    """An order with everything that happened to it, and where its check is."""
+    """An order with everything that happened to it, and why it is still unpaid."""
     story = tools().records.story(order_id)
-    try:
-        check: Json = {"answers": True, "state": tools().queues.check(order_id)}
-    except QueueUnavailable:
-        check = {"answers": False}
-    return story | {"check": check}
+    return story | {"why": why(services(), order_id, services().watching)}
 
 
 @ops.get("/letters")

@@ -22,38 +22,56 @@ LONG_MS = 1500
 #: How often a worker looks while it meets locked rows, and how often it repeats itself.
 LOOK_SECONDS, REPEAT_SECONDS = 2.0, 60.0
 
-# The oldest overdue orders whose own row, or that of a SKU of theirs, is locked for long, and by whom;
-# not by those who wait for another row themselves.
-LIST_LOCKED = sa.text("""
+_LOCKED = """
 WITH late AS MATERIALIZED (
     SELECT order_id, xmax AS locked_by FROM unpaid_orders
-    WHERE expires_at <= statement_timestamp() - :long_ms * interval '1 millisecond'
+    WHERE {which}
     ORDER BY expires_at, order_id LIMIT 20
 ), items AS (
     SELECT order_id, sku FROM order_items WHERE order_id = ANY (ARRAY(SELECT order_id FROM late))
 ), needed AS (
-    SELECT order_id, NULL AS sku, locked_by FROM late
+    SELECT order_id, 'its own row' AS what, locked_by FROM late
     UNION ALL
-    SELECT items.order_id, items.sku, stock.xmax FROM items JOIN stock_items stock USING (sku)
+    SELECT items.order_id, 'the row of ' || sku || ' in stock_items', stock.xmax
+    FROM items JOIN stock_items stock USING (sku)
     WHERE stock.sku = ANY (ARRAY(SELECT sku FROM items))
 ), locks AS MATERIALIZED (
     SELECT transactionid, pid FROM pg_locks WHERE locktype = 'transactionid' AND granted
+), held AS (
+    SELECT order_id, what, pid FROM needed JOIN locks ON transactionid = locked_by
+    UNION ALL
+    SELECT order_id, 'the table ' || relation::regclass, pid FROM late, pg_locks
+    WHERE locktype = 'relation' AND granted
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND relation::regclass::text IN ('unpaid_orders', 'stock_items', 'order_events')
+      AND mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
 )
-SELECT needed.order_id::text, needed.sku, who.pid, who.xact_start AS since, who.application_name, who.state
-FROM needed JOIN locks ON locks.transactionid = needed.locked_by JOIN pg_stat_activity who USING (pid)
-WHERE who.pid <> pg_backend_pid() AND who.wait_event_type IS DISTINCT FROM 'Lock' AND coalesce(
+SELECT held.order_id::text, held.what, who.pid, who.xact_start AS since, who.application_name,
+    concat_ws(', waits for pid ', who.state, (pg_blocking_pids(who.pid))[1]) AS state
+FROM held JOIN pg_stat_activity who USING (pid)
+WHERE who.pid <> pg_backend_pid() AND {whose} AND coalesce(
     who.xact_start <= clock_timestamp() - :long_ms * interval '1 millisecond', true
 )
-ORDER BY who.xact_start, needed.order_id, needed.sku LIMIT 5
-""")
+ORDER BY who.xact_start, held.order_id, held.what LIMIT 5
+"""
+# The oldest overdue orders whose own row, or that of a SKU of theirs, or whose table is locked for long,
+# and by whom; not by those who wait for another row themselves.
+LIST_LOCKED = sa.text(
+    _LOCKED.format(
+        which="expires_at <= statement_timestamp() - :long_ms * interval '1 millisecond'",
+        whose="who.wait_event_type IS DISTINCT FROM 'Lock'",
+    )
+)
+# The same of one unpaid order, overdue or not, by whomever.
+GET_LOCKED = sa.text(_LOCKED.format(which="order_id = CAST(:order_id AS uuid)", whose="true"))
 
 
 class Locked(NamedTuple):
-    """An order that waits for a row, and the connection that has locked it."""
+    """An order that waits for a lock, and the connection that holds it."""
 
     order_id: str
-    #: Whose stock it is; None if it is the order's own row.
-    sku: str | None
+    #: The row or the table that it waits for.
+    what: str
     pid: int
     #: When that transaction began; None if this user may not see it.
     since: datetime | None
@@ -62,17 +80,17 @@ class Locked(NamedTuple):
     state: str | None
 
     def __str__(self) -> str:
-        row = "its own row" if self.sku is None else f"the row of {self.sku} in stock_items"
         since = "" if self.since is None else f" since {self.since:%H:%M:%S} UTC"
         who = ", ".join(filter(None, (self.application, self.state)))
-        return f"order {self.order_id} waits for {row}, that pid {self.pid} holds{since}" + (
+        return f"order {self.order_id} waits for {self.what}, that pid {self.pid} holds{since}" + (
             f" ({who})" if who else ""
         )
 
 
-def locked_rows(connection: sa.Connection) -> list[Locked]:
-    """The locks that have been held for longest, up to five."""
-    rows = connection.execute(LIST_LOCKED, {"long_ms": LONG_MS})
+def locked_rows(connection: sa.Connection, order_id: str | None = None) -> list[Locked]:
+    """The locks that have been held for longest, up to five; those that one order waits for, if it is named."""
+    values = {"long_ms": LONG_MS} | ({"order_id": order_id} if order_id else {})
+    rows = connection.execute(GET_LOCKED if order_id else LIST_LOCKED, values)
     return [Locked._make(row) for row in rows]
 
 

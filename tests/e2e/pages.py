@@ -24,6 +24,7 @@ MONITORING = page("docs/monitoring.md")
 FLOWS = page("docs/writing-a-flow.md")
 COPY_IT = page("docs/copy-it.md")
 TOUR = page("docs/tour.md")
+WHY = page("docs/why.md")
 #: Every page whose blocks are run, and what it is called in a test.
 PAGES = {
     path: path.read_text()

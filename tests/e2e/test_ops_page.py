@@ -301,7 +301,7 @@ def test_an_order_is_searched(site: Site) -> None:
     page.press("Enter")
     page.until(f"location.hash === '#order/{order_id}'", "the order")
     page.until("document.querySelector('#timeline').children.length === 1", "its time line")
-    assert "scheduled, due in" in page.text("#order-facts")
+    assert "not due yet: its deadline is" in page.text("#order-facts")
     page.run("document.querySelector('#text').value = ''")
     page.type("#text", "A-later")
     page.press("Enter")
@@ -320,17 +320,25 @@ def test_an_order_that_does_not_exist_shows_nothing_of_another(site: Site) -> No
     assert page.text("#order-facts") == page.text("#timeline") == ""
 
 
-def test_the_checks_failures_are_counted(site: Site) -> None:
+def test_why_an_order_is_still_unpaid_is_shown(site: Site) -> None:
     order_id = site.place(900)
     processes.wait_until(lambda: site.queue.look_up(order_id), "the check to be scheduled")
     with frozen(site.service.worker):
         site.queue.schedule(order_id, 1)
         [task] = site.queue.claim(1, 60_000).tasks
-        site.queue.retry([(task, 600_000)], Put.FAILED)
+        error = OSError("connection refused")
+        site.queue.retry([(task, 600_000)], Put.FAILED, errors={order_id: error})
     page = site.logged_in()
     show(page, f"order/{order_id}")
     page.until("document.querySelector('#timeline').children.length === 1", "its time line")
-    assert page.text("#order-facts").endswith(", after 1 failure")
+    assert "failed 1 time: OSError: connection refused; next" in page.text("#order-facts")
+    late = unpaid_orders.update().where(unpaid_orders.c.order_id == order_id)
+    with site.services.engine.begin() as connection:
+        connection.execute(late.values(expires_at=later(now(), "ms")), {"ms": -60_000})
+    page.until(
+        "document.querySelector('#notices .warn')?.innerText.includes('refused; next try')",
+        "the notice",
+    )
 
 
 def test_it_does_not_ask_while_nobody_sees_it(site: Site) -> None:

@@ -33,6 +33,7 @@ from tests.e2e.pages import (
     PAYMENTS,
     README,
     WEBHOOKS,
+    WHY,
     all_blocks,
     blocks,
     page,
@@ -135,6 +136,8 @@ def test_the_curl_session_works_as_it_is_pasted(service: Service) -> None:
     page = json.loads(output[output.rindex('{"data"') :])
     [order] = page["data"]
     assert (order["status"], order["total_minor"]) == ("unpaid", 2500)
+    why = bash(the_block("sh", "orders why", WHY), {**service.env, "ORDER": order["id"]})
+    assert why.startswith("not due yet: its deadline is ")
     payment = payment.replace("localhost:8000", local).replace("ID", order["id"])
     assert '"status":"applied"' in bash(payment, {"KEY": key})
 

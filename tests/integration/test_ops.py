@@ -368,6 +368,23 @@ def test_an_order_that_is_being_paid_is_not_overdue(api: Api, page: Page) -> Non
     assert 50_000 < sql["next"][0]["expires_in_ms"] <= 60_000
 
 
+def test_an_overdue_order_whose_check_is_put_off_is_told_with_the_reason(
+    api: Api, page: Page, redis_client: redis.Redis
+) -> None:
+    queue = DelayQueue(redis_client, QUEUE)
+    order_id = (api.place().json or {})["id"]
+    wait_until(lambda: queue.look_up(order_id), "the check to be scheduled")
+    expire(api, order_id, -7000)
+    assert page.get("state")["sql"]["overdue"]["put_off"] == {"count": 0, "such": ""}
+    queue.schedule(order_id, 1)
+    [task] = queue.claim(1, 60_000).tasks
+    refused = OSError("connection refused")
+    queue.retry([(task, 600_000)], Put.FAILED, errors={order_id: refused})
+    put_off = page.get("state")["sql"]["overdue"]["put_off"]
+    assert put_off["count"] == 1
+    assert put_off["such"].startswith("failed 1 time: OSError: connection refused; next try in ")
+
+
 def test_an_overdue_order_is_told_behind_many_being_paid(api: Api, page: Page) -> None:
     paying = [(api.place().json or {})["id"] for _ in range(NEXT)]
     for order_id in paying:
@@ -438,17 +455,12 @@ def test_an_order_is_found_by_its_id_or_its_clients_reference(api: Api, page: Pa
         assert page.get(f"search?text={nothing}")["orders"] == []
 
 
-def test_an_orders_story_has_events_check_payments_and_webhooks(
-    api: Api, page: Page, redis_client: redis.Redis
-) -> None:
+def test_an_orders_story_has_events_payments_and_webhooks(api: Api, page: Page) -> None:
     api.send("POST", "/v1/webhooks", {"url": "https://shop.example/hook"})
     order_id = (api.place().json or {})["id"]
-    queue = DelayQueue(redis_client, QUEUE)
-    queue.schedule(order_id, delay_ms=60_000)
     story = page.get(f"orders/{order_id}")
     assert story["order"]["id"] == order_id
     assert [each["type"] for each in story["events"]] == ["order.created"]
-    assert story["check"]["state"]["place"] == "scheduled"
     assert [(each["type"], each["status"]) for each in story["deliveries"]] == [
         ("order.created", "pending")
     ]
@@ -466,19 +478,6 @@ def test_an_orders_story_has_events_check_payments_and_webhooks(
     assert page.ask("GET", f"orders/{uuid4()}").status_code == 404
 
 
-def test_a_leased_check_names_its_worker(api: Api, page: Page, redis_client: redis.Redis) -> None:
-    order_id = (api.place().json or {})["id"]
-    queue = DelayQueue(redis_client, QUEUE)
-    # It is scheduled in the background: that must not come after this.
-    wait_until(lambda: queue.look_up(order_id), "the check to be scheduled")
-    queue.schedule(order_id, 1)
-    queue.claim(1, 60_000)
-    queue.beat("w-1", {"held": [order_id]})
-    check = page.get(f"orders/{order_id}")["check"]["state"]
-    assert (check["place"], check["held_by"]) == ("leased", "w-1")
-    assert 0 < check["in_ms"] <= 60_000
-
-
 # -- when something is away ------------------------------------------------------------------
 
 
@@ -490,7 +489,7 @@ def test_without_redis_the_page_shows_what_sql_knows(migrated_url: str) -> None:
         state = page.get("state")
         assert state["redis"] == {"answers": False}
         assert [each["id"] for each in state["sql"]["next"]] == [order_id]
-        assert page.get(f"orders/{order_id}")["check"] == {"answers": False}
+        assert page.get(f"orders/{order_id}")["order"]["id"] == order_id
         for path in ("letters?queue=webhooks", "letter?queue=webhooks&id=x"):
             refused = page.ask("GET", path)
             assert (refused.status_code, (refused.json or {})["code"]) == (503, "queue_unavailable")
@@ -738,7 +737,7 @@ def test_what_a_freeze_holds_is_not_overdue_all_else_is(
 def test_the_rest_is_shown_if_counting_takes_long(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repository, "COUNT_OVERDUE", sa.select(sa.func.pg_sleep(60)))
+    monkeypatch.setattr(repository, "LIST_OVERDUE", sa.select(sa.func.pg_sleep(60)))
     sql = page.get("state")["sql"]
     assert (sql["answers"], sql["overdue"], sql["next"]) == (True, None, [])
 

@@ -205,7 +205,7 @@ def test_a_provider_needs_a_client_and_a_valid_name(bare: Api) -> None:
     assert "There is no such endpoint" in refused.stderr
     pasted = run(bare, "providers", "rotate", "ID")
     assert pasted.exit_code == 2
-    assert "'ID' is not an id: providers list and inbox show them" in pasted.stderr
+    assert "'ID' is not an id: lists and searches show them" in pasted.stderr
     assert len(run(bare, "providers", "list").stdout.splitlines()) == 1
 
 

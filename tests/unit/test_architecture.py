@@ -35,6 +35,7 @@ orders.ops
 orders.timeouts
 orders.attempts.flow orders.freezes.flow orders.retention.flow orders.webhooks.flow
 orders.http
+orders.why
 orders.bootstrap
 orders.outages orders.queues orders.watch
 orders.providers
@@ -88,6 +89,7 @@ ENGINE_ROOMS = tuple(
         "queues",
         "timeouts",
         "watch.doctor",
+        "why",
     )
 )
 

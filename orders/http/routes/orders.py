@@ -1,6 +1,7 @@
 """Orders."""
 
 from typing import Any
+from zlib import crc32
 
 from flask import url_for
 from werkzeug.exceptions import BadRequest
@@ -23,8 +24,10 @@ from orders.http.schemas.orders import (
     OrderOut,
     OrdersOut,
     OrdersQuery,
+    OrderWhyOut,
 )
-from orders.order.domain import NewOrder
+from orders.order.domain import NewOrder, OrderStatus
+from orders.why import why
 
 orders = Routes(
     "orders", "Orders", "An order reserves its stock until it is paid, cancelled or expired."
@@ -91,12 +94,20 @@ def _listed(name: str | None) -> str | None:
     return services().clients.id_of(name)
 
 
-@orders.get("/orders/<uuid:order_id>", returns=OrderOut, scopes=["orders", "ops"])
+@orders.get("/orders/<uuid:order_id>", returns=OrderWhyOut, scopes=["orders", "ops"])
 @raises(errors.OrderNotFound)
 def get_order(order_id: str) -> Any:
-    """One order."""
+    """One order.
+
+    A key with the scope `ops` also learns why it is still unpaid.
+    """
     order = services().orders.order(reader(), order_id)
-    return order, etag(order.tag)
+    if order.status is not OrderStatus.UNPAID or not may("ops"):
+        return order, etag(order.tag)
+    found = OrderWhyOut.model_validate(order)
+    found.why_unpaid = why(services(), order_id)
+    # The version, which does not change with that, still comes first.
+    return found, etag(f"{order.tag}-{crc32(repr(found.why_unpaid).encode()):x}")
 
 
 @orders.patch("/orders/<uuid:order_id>", returns=OrderOut, scopes=["orders"])

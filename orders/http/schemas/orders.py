@@ -329,6 +329,22 @@ class OrderOut(Out):
     version: Version
 
 
+Cause = Annotated[str, StringConstraints(min_length=1, max_length=20_000)]
+Causes = Annotated[list[Annotated[str, Shown(Cause)]], Field(json_schema_extra={"maxItems": 150})]
+
+
+class OrderWhyOut(OrderOut):
+    """An order, and why it is still unpaid."""
+
+    why_unpaid: Causes | None = Field(
+        default=None,
+        exclude_if=lambda why: why is None,
+        description="Whatever keeps it from being cancelled, for people to read. Only with the scope `ops`, while it "
+        "is unpaid.",
+        examples=[["not due yet: its deadline is 2026-11-22 10:00:00 UTC, in 29 min"]],
+    )
+
+
 OrdersOut = page_of("OrdersOut", OrderOut, "A page of orders.")
 
 

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { $, explain, h, setItems, setRows, setText } from "./dom.js";
-import { countdown, dateTime, duration, money, number, plural, shortId } from "./format.js";
+import { dateTime, duration, money, number, shortId } from "./format.js";
 
 const STATE = { unpaid: "", paid: "good", cancelled: "warn" };
 
@@ -46,7 +46,7 @@ export async function show(id) {
     setText($("order-status"), story.order.status);
     $("order-status").className = `pill ${STATE[story.order.status]}`;
     const facts = factsOf(story);
-    setItems($("order-facts"), () => facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]), facts);
+    setItems($("order-facts"), () => facts.flatMap(([name, ...values]) => [h("dt", {}, name), ...values.map((value) => h("dd", {}, value))]), facts);
     const steps = stepsOf(story);
     setItems($("timeline"), () => steps.map(step), steps);
   } catch (error) {
@@ -65,7 +65,7 @@ function clear(id) {
   setItems($("timeline"), () => [], []);
 }
 
-function factsOf({ order, check }) {
+function factsOf({ order, why }) {
   const items = order.items.map((item) => `${number(item.quantity)} × ${item.sku}`).join(", ");
   return [
     ["Id", order.id],
@@ -74,22 +74,8 @@ function factsOf({ order, check }) {
     ["Items", items],
     ["Placed", dateTime(order.created_at)],
     ["Deadline", dateTime(order.expires_at)],
-    ["Check in the queue", whereIs(check, order)],
+    ...(why.length ? [["Unpaid because", ...why]] : []),
   ];
-}
-
-function whereIs({ answers, state }, order) {
-  if (!answers) return "unknown: Redis does not answer";
-  if (!state) return order.status === "unpaid" ? "none: a worker's sweep restores it before the deadline" : "none (the order is no longer unpaid)";
-  const failures = state.failures ? `, after ${plural(state.failures, "failure")}` : "";
-  const expired = state.deliveries ? `, after ${plural(state.deliveries, "expired lease")}` : "";
-  return `${whereTaskIs(state)}${failures}${expired}`;
-}
-
-function whereTaskIs({ place, in_ms, held_by }) {
-  if (place === "dead") return "dead letter";
-  if (place === "leased") return `leased by ${held_by ?? "a worker"}, for ${duration(Math.max(0, in_ms))} more`;
-  return in_ms > 0 ? `scheduled, due in ${countdown(in_ms)}` : `due for ${duration(-in_ms)}`;
 }
 
 /** Everything that happened, in the order of time. */

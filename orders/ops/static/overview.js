@@ -64,7 +64,7 @@ function tilesOfSql(sql) {
       name: "Overdue",
       value: sql.overdue ? upTo(overdue.count, overdue.most) : "–",
       note: sql.overdue ? (overdue.count ? `oldest by ${duration(overdue.oldest_ms)}` : "none") : "not known",
-      state: overdue.oldest_ms > LATE_MS ? "bad" : null,
+      state: overdue.oldest_ms > LATE_MS ? levelOf(overdue) : null,
     },
   ];
   if (sql.refunds) {
@@ -138,13 +138,17 @@ export function problems({ sql, redis }) {
     note([queue], "bad", `${plural(queue.due, "task")} in ${queue.name} ${are} due but not claimed, the oldest for ${duration(queue.oldest_due_age_ms)}.`, "QueueBacklog");
   }
   if (sql.overdue?.oldest_ms > LATE_MS && !held.has(ORDERS) && sql.overdue.count > locked.length) {
-    const { count, most, oldest_ms } = sql.overdue;
-    found.push(["bad", `${upTo(count, most)} unpaid ${count === 1 ? "order is" : "orders are"} overdue, the oldest by ${duration(oldest_ms)}.`, "OrdersOverdue"]);
+    const { count, most, oldest_ms, put_off } = sql.overdue;
+    const later = put_off.count ? ` ${upTo(put_off.count, most)} put off: ${put_off.such}.` : "";
+    found.push([levelOf(sql.overdue), `${upTo(count, most)} unpaid ${count === 1 ? "order is" : "orders are"} overdue, the oldest by ${duration(oldest_ms)}.${later}`, "OrdersOverdue"]);
   }
   if (sql.answers && !sql.overdue) found.push(notKnown("how many orders are overdue"));
   if (sql.answers && !sql.freezes) found.push(notKnown("whether cancellations are stopped"));
   return found.sort(([a], [b]) => (a === b ? 0 : a === "bad" ? -1 : 1));
 }
+
+/** Nothing is amiss with workers if each overdue order is to be tried again. */
+const levelOf = (overdue) => (overdue.put_off.count < overdue.count ? "bad" : "warn");
 
 const notKnown = (what) => ["warn", `It is not known ${what}: the database takes too long to say it.`, "DatabaseUnavailable"];
 const names = (queues) => queues.map((queue) => queue.name).join(", ");
