@@ -18,6 +18,7 @@ from uuid_utils import uuid7
 from benchmarks.load import Measured, measured
 from benchmarks.scene import FINGERPRINT, Scene
 from orders.order import operations
+from orders.order.repository import SQL
 from orders.sql.ids import random_part
 
 BATCH = 500
@@ -66,13 +67,14 @@ def _compiled(statement: sa.ClauseElement) -> tuple[bytes, dict[str, Any]]:
     return str(compiled).encode(), compiled.params
 
 
-EXPIRE, PLACE = map(_compiled, (operations.expire.statement, operations.place.statement))
+EXPIRE, PLACE = SQL.expire, _compiled(operations.place.statement)
 
 
 def _expire(connection: psycopg.Connection[Any], batch: list[str]) -> None:
     """Send only what `OrderService.expire` sends to the database."""
-    text, fixed = EXPIRE
-    connection.execute(text, {**fixed, "ids": f"{{{','.join(batch)}}}"}).fetchall()
+    values = {"ids": f"{{{','.join(batch)}}}", "not_after": None, "in_detail": False}
+    given = [values[name] for name in EXPIRE.parameters]
+    psycopg.RawCursor(connection).execute(EXPIRE.text.encode(), given).fetchall()
 
 
 def scripts(stage: Scene, ids: Sequence[str]) -> float:

@@ -1,4 +1,4 @@
-"""What changes orders: placing, extending, paying, cancelling and expiring.
+"""What changes orders: placing, extending, paying and cancelling. What expires them is in ``sql/expire.sql``.
 
 An order never changes. While it is unpaid it has a row in `unpaid_orders`; the statement that deletes
 that row ends the order, and writes its terminal event.
@@ -22,13 +22,12 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.dml import ReturningDelete
 
 from orders.order.domain import CancelReason, EventType
-from orders.order.sparing import end_attempts, moved_with, spared
+from orders.order.sparing import end_attempts, moved_with
 from orders.order.states import client_of, in_state, unpaid_state, with_items
 from orders.sql.expressions import (
     Id,
     Instant,
     clock,
-    ids,
     later,
     ms_until,
     now,
@@ -560,64 +559,3 @@ def cancel(step: Step) -> sa.Select[Any]:
         ids_of(deliveries),
     )
     return with_items(in_state(state.cte("state")))
-
-
-#: The latest that the clock can show, unless it jumped; null: unknown.
-NOT_AFTER = p("not_after", value=None, type_=Instant)
-
-
-def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
-    overdue = step(
-        "overdue",
-        sa.select(unpaid_orders.c.order_id)
-        .where(
-            one_of(unpaid_orders.c.order_id, ids("ids")),
-            unindexed(unpaid_orders.c.expires_at <= sa.func.least(now(), NOT_AFTER)),
-            ~spared(unpaid_orders),
-        )
-        .order_by(unpaid_orders.c.order_id)
-        .with_for_update(skip_locked=True),
-    )
-    # One moment for all, which PostgreSQL asks for once the first is deleted: all are locked by then.
-    moment = sa.select(clock()).scalar_subquery()
-    cancelled = step(
-        "cancelled",
-        _end(moment).where(one_of(unpaid_orders.c.order_id, sa.select(overdue.c.order_id))),
-    )
-    deliveries = _release(step, cancelled, CancelReason.EXPIRED)
-    rest = sa.except_(ids("ids"), sa.select(cancelled.c.order_id)).subquery("rest")
-    until = ms_until(unpaid_orders.c.expires_at)
-    left = rows_of("unpaid", unpaid_orders.c.order_id, until).where(
-        one_of(unpaid_orders.c.order_id, sa.select(rest))
-    )
-    count = rows_of("count", sa.null(), sa.func.count()).select_from(cancelled)
-    parts = [left, rows_of("delivery", deliveries.c.id), count]
-    if in_detail:
-        late_ms = ms_until(cancelled.c.at, cancelled.c.expires_at)
-        origin = sa.select(orders.c.origin).where(orders.c.id == cancelled.c.order_id)
-        nothing = sa.cast(sa.null(), sa.String).label("origin")
-        each = rows_of("cancelled", cancelled.c.order_id, late_ms)
-        parts = [rows.add_columns(nothing) for rows in parts]
-        parts.append(each.add_columns(origin.scalar_subquery()))
-    return sa.select(sa.union_all(*parts).subquery("found"))
-
-
-@Operation
-def expire(step: Step) -> sa.Select[Any]:
-    """Cancel the orders of a batch that are unpaid past their deadline.
-
-    An order that is locked, because somebody is paying it, is skipped, not waited for; one that was
-    paid after the statement began and before it took the lock is no longer unpaid. Returns rows of
-    three kinds: ``unpaid``, an order that still is, with the milliseconds until it expires, negative
-    if it was skipped or is spared; ``delivery``, the id of a webhook delivery; and ``count``, how many orders
-    were cancelled, in ms.
-    """
-    return _expire(step, in_detail=False)
-
-
-@Operation
-def expire_in_detail(step: Step) -> sa.Select[Any]:
-    """Like `expire`; also returns rows of the kind ``cancelled``: an order, by how many milliseconds
-    it was late, and its origin.
-    """
-    return _expire(step, in_detail=True)

@@ -1,6 +1,6 @@
 """The SQL statements on orders, payments and events, each with a name and a sentence.
 
-Those of several steps are in `orders.order.operations`.
+Those of several steps are in `orders.order.operations`, and in ``sql/``.
 """
 
 from collections import defaultdict
@@ -23,7 +23,6 @@ from orders.errors import (
 )
 from orders.order import details, entries, operations
 from orders.order.domain import (
-    CancelledOrder,
     Entry,
     EventType,
     Item,
@@ -37,8 +36,7 @@ from orders.order.domain import (
 )
 from orders.order.limits import Unpaid
 from orders.order.operations import OWN_PAYMENT, WITH_KEY
-from orders.order.origin import Origin
-from orders.order.sparing import spared, spared_ms
+from orders.order.sparing import spared
 from orders.order.states import (
     ITEM,
     client_of,
@@ -53,6 +51,7 @@ from orders.order.states import (
 from orders.sql.acting import KEY_ID
 from orders.sql.errors import waited_for
 from orders.sql.expressions import Id, Instant, ids, ms_until, now, one_of
+from orders.sql.files import Room
 from orders.sql.ids import new_id, random_part
 from orders.sql.statements import FIRST, Position, Statements, made_of, oldest_first
 from orders.sql.steps import Operation
@@ -69,6 +68,7 @@ from orders.sql.tables import (
 from orders.stock.domain import MAX_MINOR
 
 p = sa.bindparam
+SQL = Room("orders.order")
 PAYMENT, EVENT = made_of(Payment, status=PaymentStatus), made_of(OrderEvent, type=EventType)
 
 
@@ -93,13 +93,10 @@ class Extended(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """How many of a batch of orders were cancelled, and those that are still unpaid."""
+    """Those of a batch of orders that were cancelled, and those that are still unpaid."""
 
-    cancelled: int
-    #: Each that was cancelled, if asked for.
-    details: list[CancelledOrder]
-    #: The milliseconds until each expires: negative when it is overdue, and was skipped because it is
-    #: locked, or is kept.
+    cancelled: list[sa.Row[Any]]
+    #: In how many milliseconds to look at each again; 0 or less if it was skipped because it is locked.
     unpaid: dict[str, float]
 
 
@@ -174,14 +171,6 @@ LIST_PAYMENTS = _payments.where(
 )
 # An order's payments, likewise, of any client.
 LIST_PAYMENTS_OF_ORDER = _payments.where(payments.c.order_id == p("for_order"))
-
-# Those of some orders that something spares, and in how many milliseconds to look at them again.
-_spared = (
-    sa.select(unpaid_orders.c.order_id.label("id"), spared_ms(unpaid_orders).label("ms"))
-    .where(one_of(unpaid_orders.c.order_id, ids("ids")))
-    .subquery()
-)
-GET_SPARED = Operation(lambda _: sa.select(_spared).where(_spared.c.ms.is_not(None)))
 
 # The deadline that passed longest ago, of an unpaid order that nothing spares.
 OLDEST_OVERDUE = (
@@ -312,20 +301,13 @@ class OrderRepository(Statements):
         not_after: datetime | None = None,
     ) -> Expired:
         """Cancel the orders that are unpaid past their deadline, if that is not after a moment."""
-        operation = operations.expire_in_detail if in_detail else operations.expire
-        rows = self.do(operation, ids=order_ids, not_after=not_after)
+        given = f"{{{','.join(order_ids)}}}"
+        rows = SQL.expire(self.connection, ids=given, not_after=not_after, in_detail=in_detail)
         kinds: dict[str, list[sa.Row[Any]]] = defaultdict(list)
         for row in rows:
             kinds[row.kind].append(row)
         self._send(row.id for row in kinds["delivery"])
-        cancelled = [
-            CancelledOrder(row.id, row.ms, Origin.parse(row.origin)) for row in kinds["cancelled"]
-        ]
-        return Expired(kinds["count"][0].ms, cancelled, {row.id: row.ms for row in kinds["unpaid"]})
-
-    def spared(self, order_ids: Sequence[str]) -> dict[str, float]:
-        """In how many milliseconds to look again at those of these orders that something spares."""
-        return {row.id: row.ms for row in self.do(GET_SPARED, ids=order_ids)}
+        return Expired(kinds["cancelled"], {row.id: row.ms for row in kinds["unpaid"]})
 
     def cancel(self, order_id: str, client_id: str) -> Order | None:
         """Cancel an unpaid order; None if there is none."""

@@ -36,6 +36,7 @@ from orders.order.domain import (
     Timeouts,
 )
 from orders.order.limits import Admission, Unpaid, UnpaidLimits
+from orders.order.origin import Origin
 from orders.order.payments import PaymentResult, Payments
 from orders.order.ports import CheckScheduler, Observer, nobody
 from orders.order.reads import Reads
@@ -282,14 +283,18 @@ class OrderService(Payments, Reads):
         cancelled orders. No deadline that is later than ``not_after`` has passed, whatever the
         database's clock says.
         """
-        repository = self._opened(connection)
-        expired = repository.expire(order_ids, in_detail=report is not None, not_after=not_after)
+        found = self._opened(connection).expire(
+            order_ids, in_detail=report is not None, not_after=not_after
+        )
         if report is not None:
-            report(expired.details)
-        self._observe(EventType.CANCELLED, CancelReason.EXPIRED, expired.cancelled)
-        # What was cancelled is reported by now, whatever becomes of this.
-        overdue = [id_ for id_, ms in expired.unpaid.items() if ms <= 0]
-        return expired.unpaid | (repository.spared(overdue) if overdue else {})
+            report(
+                [
+                    CancelledOrder(row.id, row.ms, Origin.parse(row.origin))
+                    for row in found.cancelled
+                ]
+            )
+        self._observe(EventType.CANCELLED, CancelReason.EXPIRED, len(found.cancelled))
+        return found.unpaid
 
     def check_ready(self) -> None:
         """Raises StorageUnavailable; StorageReadOnly or SchemaOutdated when the database answers."""

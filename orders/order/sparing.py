@@ -9,13 +9,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from orders.sql.expressions import Instant, ms_until, now, one_of
+from orders.sql.expressions import Instant, now, one_of
 from orders.sql.freeze_tables import freezes, payment_attempts
 from orders.sql.steps import Step
-
-#: How soon an order that is spared is looked at again, at the latest: what frees it may go unnoticed.
-LOOK_AGAIN_MS = sa.literal_column("60000", sa.BigInteger)
-
 
 #: A freeze is in force until it has given back: it cancels nobody between its end and then.
 IN_FORCE = sa.and_(
@@ -23,8 +19,6 @@ IN_FORCE = sa.and_(
     # For planners: with a bound they search the index of those in force, whatever they know of it.
     freezes.c.ends_at > sa.literal_column("timestamptz '1970-01-01 00:00:00Z'", Instant),
 )
-#: How soon to look again at an order whose freeze has ended, and is giving back.
-GIVING_BACK_MS = sa.literal_column("1000", sa.BigInteger)
 
 
 def is_of(unpaid: sa.FromClause, client_id: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
@@ -42,23 +36,6 @@ def frozen(unpaid: sa.FromClause) -> sa.ColumnElement[bool]:
     return everything | (unpaid.c.client_id == sa.any_(sa.func.array(clients)))
 
 
-def frozen_ms(unpaid: sa.FromClause) -> sa.ColumnElement[int]:
-    """How many milliseconds from now to look at a frozen order again; null if it is not frozen."""
-    latest = (
-        sa.select(sa.func.max(freezes.c.ends_at).label("ends_at"))
-        .where(IN_FORCE, is_of(unpaid, freezes.c.client_id))
-        .correlate(unpaid)
-        .subquery()
-    )
-    ms = sa.case(
-        (
-            latest.c.ends_at.is_not(None),
-            sa.func.greatest(ms_until(latest.c.ends_at), GIVING_BACK_MS),
-        )
-    )
-    return sa.select(ms).scalar_subquery()
-
-
 def kept(unpaid: sa.FromClause) -> sa.ColumnElement[bool]:
     """Whether somebody is paying the order, as far as is known."""
     return sa.func.coalesce(unpaid.c.kept_until > now(), sa.false())
@@ -67,13 +44,6 @@ def kept(unpaid: sa.FromClause) -> sa.ColumnElement[bool]:
 def spared(unpaid: sa.FromClause) -> sa.ColumnElement[bool]:
     """Whether an order is not to be cancelled although it may be overdue."""
     return frozen(unpaid) | kept(unpaid)
-
-
-def spared_ms(unpaid: sa.FromClause) -> sa.ColumnElement[int]:
-    """How many milliseconds from now to look at such an order again; null if nothing spares it."""
-    left = sa.func.least(ms_until(unpaid.c.kept_until), LOOK_AGAIN_MS)
-    # Of nulls and numbers, this is the greatest number.
-    return sa.func.greatest(frozen_ms(unpaid), sa.case((kept(unpaid), left)))
 
 
 def moved_with(

@@ -26,12 +26,11 @@ from orders.freezes.flow import thaw_flow
 from orders.freezes.giving_back import GivenBack, GivingBack
 from orders.freezes.service import MOST_IN_FORCE, Freezes
 from orders.http.schemas.types import rfc3339
-from orders.order.domain import CancelReason, EventType, Order
+from orders.order.domain import Order
 from orders.sql.database import autocommit
 from orders.sql.expressions import later, now
 from orders.sql.freeze_tables import freezes
 from orders.sql.ids import new_id
-from orders.sql.steps import Operation
 from orders.sql.tables import unpaid_orders
 from orders.timeouts import timeout_flow
 from tests.conftest import RecordingScheduler, Shop
@@ -117,20 +116,6 @@ def test_a_batch_cancels_what_is_not_frozen(shop: Shop) -> None:
     assert {*left} == {each.id for each in (*frozen, not_due)}
     assert left[not_due.id] <= 30 * MINUTE_MS, "its own deadline, not the freeze's end"
     shop.check(tea=100)
-
-
-def test_what_was_cancelled_is_counted_whatever_comes_next(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [frozen], [free] = overdue(shop), overdue(shop, client=shop.other)
-    freeze(shop, "customer")
-    told: list[tuple[object, ...]] = []
-    monkeypatch.setattr(shop.service, "_observe", lambda *facts: told.append(facts))
-    failing = Operation(lambda _: sa.select(sa.literal_column("1 / 0")))
-    monkeypatch.setattr("orders.order.repository.GET_SPARED", failing)
-    with pytest.raises(sa.exc.DataError):
-        expire_now(shop.service, [frozen.id, free.id])
-    assert told == [(EventType.CANCELLED, CancelReason.EXPIRED, 1)]
 
 
 def test_everything_else_goes_on(shop: Shop) -> None:

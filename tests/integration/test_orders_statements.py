@@ -29,7 +29,7 @@ from orders.sql.tables import order_events, orders, stock_items, unpaid_orders
 from tests.conftest import Shop
 from tests.expiring import expire_now
 
-OPERATIONS = ["place", "extend", "pay", "cancel", "expire", "expire_in_detail"]
+OPERATIONS = ["place", "extend", "pay", "cancel", "expire"]
 
 
 def operation(shop: Shop, name: str) -> Callable[[], object]:
@@ -47,7 +47,6 @@ def operation(shop: Shop, name: str) -> Callable[[], object]:
         "pay": lambda: shop.pay(order),
         "cancel": lambda: shop.service.cancel(shop.client, order.id),
         "expire": lambda: expire_now(shop.service, [order.id]),
-        "expire_in_detail": lambda: expire_now(shop.service, [order.id], lambda _: None),
     }[name]
 
 
@@ -293,7 +292,7 @@ def test_late_events_of_one_order_are_in_commit_order(shop: Shop, end: str) -> N
     assert told[-1].at >= found[1], "a refund too is dated when the order is locked"
 
 
-@pytest.mark.parametrize("name", ["cancel", "expire", "expire_in_detail"])
+@pytest.mark.parametrize("name", ["cancel", "expire"])
 def test_an_ending_is_dated_when_its_order_is_locked(shop: Shop, name: str) -> None:
     """Not when its statement began: an order's events do not run backwards in time."""
     run = operation(shop, name)

@@ -159,33 +159,31 @@ def _at(begin: str, gate: str, meeting: str) -> tuple[str, ...]:
     return begin, f"the {gate}", *meeting.split(", ")
 
 
-_EXPIRE = "'reason', 'expired'"
-_NOW = "date_trunc('milliseconds', statement_timestamp())"
 IN_SQL: list[SqlMistake] = [
     SqlMistake(
-        "unpaid_orders.expires_at <= least(",
-        "unpaid_orders.expires_at IS NOT NULL OR now() <= least(",
+        "CASE WHEN expires_at <= least(",
+        "CASE WHEN expires_at IS NOT NULL OR now() <= least(",
         _at("overdue", "unpaid row", "extend, expire"),
     ),
     SqlMistake(
-        "FOR UPDATE SKIP LOCKED), cancelled",
+        "FOR UPDATE SKIP LOCKED ), cancelled",
         "), cancelled",
         _at("overdue", "unpaid row", "extend, expire"),
     ),
     SqlMistake(
-        "freezes.client_id IS NOT NULL",
-        "freezes.client_id IS NULL",
+        "stops WHERE client_id IS NOT NULL",
+        "stops WHERE client_id IS NULL",
         _at("frozen", "unpaid row", "expire, describe"),
     ),
     SqlMistake(
-        "freezes.given_back_at IS NULL",
-        "freezes.given_back_at IS NOT NULL",
+        "WHERE given_back_at IS NULL",
+        "WHERE given_back_at IS NOT NULL",
         _at("frozen", "unpaid row", "expire, describe"),
-        _EXPIRE,
+        "order.cancelled",
     ),
     SqlMistake(
-        f"coalesce(unpaid_orders.kept_until > {_NOW}, false)",
-        "false",
+        "coalesce(kept_until <= statement_timestamp(), true)",
+        "true",
         _at("being paid", "unpaid row", "expire, describe"),
     ),
     SqlMistake("FOR UPDATE), ended", "), ended", _at("overdue", "unpaid row", "pay, pay_again")),
@@ -264,8 +262,8 @@ IN_SQL: list[SqlMistake] = [
         "counted",
     ),
     SqlMistake(
-        "unpaid_orders.expires_at <= least(",
-        "unpaid_orders.expires_at IS NOT NULL OR now() <= least(",
+        "CASE WHEN expires_at <= least(",
+        "CASE WHEN expires_at IS NOT NULL OR now() <= least(",
         _at("overdue", "unpaid row", "clock_back, expire"),
     ),
 ]
