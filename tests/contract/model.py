@@ -83,8 +83,7 @@ class Said(NamedTuple):
     """What a worker's claim tells the server, besides what it wants."""
 
     worker: str
-    #: Whether it knows that the queue is paused, and whether it wants the newest.
-    knew: bool
+    #: Whether it wants the newest.
     newest: bool
     #: For how long the server has not answered it, and when it expects the claim to run, if it can tell.
     silence: int
@@ -124,7 +123,7 @@ class Machine(RuleBasedStateMachine):
     def forget_everything(self) -> None:
         self.known: dict[str, Known] = {}
         self.dead: list[str] = []
-        self.paused = self.resumed = False
+        self.paused = False
         #: Token of a claim whose reply was lost -> when to forget it.
         self.lost_claims: dict[str, int] = {}
         #: Worker -> when the leases end that its latest claim gave.
@@ -214,10 +213,8 @@ class Machine(RuleBasedStateMachine):
         self, ids: list[str], delay: int, payload: bytes, worker: str, *, look_only: bool
     ) -> None:
         waiting = [Due(task_id, delay, payload) for task_id in ids]
-        knew = self.knew_of_a_pause(self.queue)
         found = self.queue.restore(waiting, worker_id=worker, term_ms=TERM, look_only=look_only)
         turn, new_turn, turn_in_ms = self.turn(worker)
-        self.renew_pause(knew=knew)
         if not turn or self.paused:
             assert found == Restored((), 0, 0, self.paused, turn, new_turn, turn_in_ms)
             return
@@ -327,7 +324,7 @@ class Machine(RuleBasedStateMachine):
         ids = self.take(said, limit, lease, token)
         assert claim.tasks == [self.as_task(task_id) for task_id in ids]
         if self.is_stale(said):
-            assert claim[1:] == (self.now, 0, said.knew)
+            assert claim[1:] == (self.now, 0, self.paused)
             return multiple()
         assert (claim.paused, claim.now_ms) == (self.paused, self.now)
         spared = self.spared_until() if self.ripe("leased") else 0
@@ -356,17 +353,11 @@ class Machine(RuleBasedStateMachine):
 
     def said(self, worker: str) -> Said:
         """What the worker's next claim will say."""
-        memory = self.workers[worker].memory
+        takes_newest = self.workers[worker].memory.takes_newest
         silence = self.ran - self.silent.get(worker, self.ran)
         expected = self.ran + self.ahead[worker] if worker in self.ahead else None
         reported = self.unreported[worker]
-        knew = self.knew_of_a_pause(self.workers[worker])
-        return Said(worker, knew, memory.takes_newest, silence, expected, reported)
-
-    def knew_of_a_pause(self, queue: DelayQueue) -> bool:
-        """Whether it was paused when the queue last asked, which is not too long ago."""
-        memory = queue.memory
-        return memory.paused and self.ran / 1000 - memory.asked_at < PAUSE_KNOWN_SECONDS
+        return Said(worker, takes_newest, silence, expected, reported)
 
     def lose(self, worker: str) -> None:
         """A claim got no reply."""
@@ -409,10 +400,7 @@ class Machine(RuleBasedStateMachine):
         """What a claim leases, when the server executes it."""
         self.note_silence(said)
         self.report_lost_claims(said.worker, said.reported, lease)
-        if self.is_stale(said):
-            return []
-        self.renew_pause(knew=said.knew)
-        if self.paused:
+        if self.is_stale(said) or self.paused:
             return []
         ids = [] if self.spared_until() else self.take_suspects(isqrt(limit))
         ids = ids or self.take_due(limit, newest=said.newest)
@@ -568,11 +556,7 @@ class Machine(RuleBasedStateMachine):
     @rule(paused=SELDOM)
     def pause_or_resume(self, *, paused: bool) -> None:
         (self.queue.pause if paused else self.queue.resume)()
-        self.paused, self.resumed = paused, not paused
-
-    def renew_pause(self, *, knew: bool) -> None:
-        """Who knew of a pause that the server has lost tells it, unless it was ended."""
-        self.paused = self.paused or (knew and not self.resumed)
+        self.paused = paused
 
     @rule(really=SELDOM)
     def flush(self, *, really: bool) -> None:
@@ -691,7 +675,6 @@ class Machine(RuleBasedStateMachine):
             "spared": self.spared and str(self.spared),
             "sweeper": self.sweeper and "{} {}".format(*self.sweeper),
             "paused": self.paused and "1",
-            "resumed": self.resumed and "1",
             "seeded": self.seeded,
             "recurrence": self.recurrence and "{} {} {}".format(*self.recurrence),
         }

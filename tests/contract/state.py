@@ -10,7 +10,7 @@ from worker import DelayQueue
 State = dict[str, Any]
 ZSETS = ("scheduled", "leased", "dead", "lost_claims", "seeded", "heard")
 HASHES = ("letters", "payloads", "tokens", "workers")
-STRINGS = ("paused", "resumed", "sweeper", "alone", "spared", "recurrence")
+STRINGS = ("paused", "sweeper", "alone", "spared", "recurrence")
 #: Stands where a token stands while a worker holds the task.
 NOBODY = 64 * "-"
 

@@ -335,21 +335,6 @@ def test_the_stats_count_each_place(queue: DelayQueue) -> None:
     assert queue.stats(now_ms=800).oldest_due_age_ms == 0
 
 
-def test_a_pause_outlives_a_flush_until_it_is_ended(client: redis.Redis, queue: DelayQueue) -> None:
-    worker, sweeper = DelayQueue(client, queue.name), DelayQueue(client, queue.name)
-    queue.pause()
-    assert worker.claim(1, 1000, now_ms=0).paused
-    assert sweeper.restore([]).paused
-    for ask in (lambda: worker.claim(1, 1000, now_ms=9), lambda: sweeper.restore([Due("a", 0)])):
-        client.flushall()
-        queue.schedule("a", 1)
-        assert ask().paused
-        assert state(queue) == {"scheduled": {"a": 1}, "paused": "1"}
-    queue.resume()
-    client.delete(queue.keys.paused)
-    assert [task.id for task in worker.claim(1, 1000, now_ms=9).tasks] == ["a"]
-
-
 def test_a_paused_queue_gives_nothing_out_until_it_is_resumed(queue: DelayQueue) -> None:
     queue.schedule("a", 1000)
     queue.pause()
@@ -429,8 +414,7 @@ def test_a_destroyed_queue_leaves_no_key_and_no_lease(
     queue.pause()
     keys = {key for key in vars(queue.keys).values() if key != queue.keys.wake}
     stored: Any = client.keys("{contract}:*")
-    assert {key.decode() for key in stored} == keys - {queue.keys.resumed}
-    client.set(queue.keys.resumed, "1")
+    assert {key.decode() for key in stored} == keys
 
     queue.destroy()
 

@@ -8,11 +8,9 @@ import redis
 from tests.contract.conftest import REAL
 from tests.contract.state import attempts, state
 from tests.contract.steps import bury, one
-from tests.unit.engine import Clock
 from worker import DelayQueue, Due
 from worker.queue.formats import SLICE
 from worker.queue.replies import Put, Restored
-from worker.queue.scripted import PAUSE_KNOWN_SECONDS
 from worker.queue.worker_side import FORGET_WORKERS_MS
 
 HOUR = 3_600_000
@@ -302,30 +300,6 @@ def test_a_worker_out_of_turn_still_knows_of_the_pause(
     queue.resume()
     standby.restore([], worker_id="w2", term_ms=100, now_ms=1000)
     assert not standby.memory.paused
-
-
-def test_a_pause_that_redis_lost_is_renewed_out_of_turn(queue: DelayQueue) -> None:
-    standby = DelayQueue(queue._redis, queue.name)
-    queue.pause()
-    assert standby.restore([]).paused
-    queue._redis.flushall()
-    sweep(DelayQueue(queue._redis, queue.name), "w1", 1000)
-    assert standby.restore([], worker_id="w2", term_ms=100, now_ms=1000).paused
-    assert state(queue) == {"sweeper": "1100 w1", "paused": "1"}
-
-
-def test_a_pause_that_was_ended_long_ago_does_not_come_back(
-    client: redis.Redis, queue: DelayQueue
-) -> None:
-    clocks = [Clock(), Clock()]
-    workers = [DelayQueue(client, queue.name, environment=each.environment) for each in clocks]
-    queue.pause()
-    assert all(worker.claim(1, 10_000).paused for worker in workers)
-    client.flushall()
-    asked_again, _ = workers
-    clocks[0].move(PAUSE_KNOWN_SECONDS)
-    assert not asked_again.claim(1, 10_000).paused
-    assert workers[1].claim(1, 10_000).paused
 
 
 def test_another_worker_takes_over_when_the_turn_is_over(queue: DelayQueue) -> None:

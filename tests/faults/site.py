@@ -298,7 +298,6 @@ class Site:
             keys.claims,
             keys.waiting,
             keys.spared,
-            keys.resumed,
             REDIS_CLOCK_OFFSET,
         )
         return {key.encode() for key in known}

@@ -10,7 +10,7 @@ from tests.contract.state import State, state
 from worker import DelayQueue, Worker
 
 #: What a queue stores of its workers and their claims, and not of its tasks.
-OF_WORKERS = ("workers", "heard", "sweeper", "lost_claims", "alone", "spared", "resumed")
+OF_WORKERS = ("workers", "heard", "sweeper", "lost_claims", "alone", "spared")
 
 
 @contextmanager

@@ -17,11 +17,11 @@ from worker.queue.replies import Put
 LEASE, LIMIT, OUTAGE, LONG = 20, 4, 3000, 2000
 #: What is lost with Redis.
 REDIS = (
-    *("known", "dead", "paused", "resumed", "lost_claims", "claims", "alone", "sweeper", "spared"),
+    *("known", "dead", "paused", "lost_claims", "claims", "alone", "sweeper", "spared"),
     *("not_before", "seeded", "recurrence"),
 )
 OWN = (
-    *("now", "due", "done", "held", "begun", "asked_to_pause", "renewed", "flushed"),
+    *("now", "due", "done", "held", "begun", "asked_to_pause", "flushed"),
     *("is_recurring", "looked", "expected"),
 )
 #: Of these counts what claims say.
@@ -64,8 +64,6 @@ class QueueWorld(Machine):
         self.begun: dict[str, int] = {}
         #: The operator's last word.
         self.asked_to_pause = False
-        #: Whether Redis lost a resume: whoever knows only of the pause before it renews that.
-        self.renewed = False
         #: When the next claim of a task may come at the earliest.
         self.not_before: dict[str, int] = {}
         #: Whether nobody has swept since Redis lost something.
@@ -89,7 +87,7 @@ class QueueWorld(Machine):
         own = [_in_order(getattr(self, name)) for name in (*REDIS, *OWN)]
         saved = [_in_order(value) for value in _unpacked(self.saved[1]).values()]
         names: dict[str, str] = {}  # each token is new, so it is named after its place
-        text = repr((own, words, self.queue.memory.paused, saved))
+        text = repr((own, words, saved))
         return TOKEN.sub(lambda found: names.setdefault(found[0], f"#{len(names)}"), text)
 
     def save(self) -> Any:
@@ -134,7 +132,7 @@ class QueueWorld(Machine):
         else:
             move.make(self)
         self.each_task_is_where_the_model_says_and_nothing_else_is_stored()
-        assert not self.paused or self.asked_to_pause or self.renewed, "nobody asked for the pause"
+        assert not self.paused or self.asked_to_pause, "nobody asked for the pause"
         assert self.flushed or self.due.keys() <= self.known.keys(), "a task is lost"
 
     def check(self) -> None:
@@ -149,7 +147,7 @@ class QueueWorld(Machine):
                 claim = queue.claim(LIMIT, LEASE)
                 queue.ack(claim.tasks)
                 left -= {task.id for task in claim.tasks}
-                assert not claim.paused or claim.next_in_ms == 0, "the pause came back"
+                assert not claim.paused, "the pause came back"
             if not claim.tasks and claim.next_in_ms is None:
                 break
         else:
@@ -364,7 +362,7 @@ class QueueWorld(Machine):
 
     def _lost(self) -> None:
         """Redis has lost something: what became of tasks that it does not know, and perhaps that they began."""
-        self.flushed, self.renewed = True, not self.asked_to_pause
+        self.flushed = True
         self.done = set() if self.is_recurring else self.done - self.known.keys()
         self.begun = {
             task_id: known.attempts.deliveries + 1 if known.attempts else 0
@@ -379,6 +377,7 @@ class QueueWorld(Machine):
         stored, model = self.saved
         self._restore(stored)
         vars(self).update(_unpacked(model))
+        self.asked_to_pause = self.paused
         self._lost()
 
 

@@ -43,7 +43,6 @@ LARGE = [
     "schedule a, w1 claim, w1 extend a x2, w2 claim, w1 ack a, moment passes x2, lease ends",
     "schedule a, w1 claim, schedule later a, w2 claim x2, w1 ack a, lease ends x2",
     "schedule a, schedule b; w1 claim x2, w2 claim, moment passes x2, w1 late claim, w1 delay claim",
-    "schedule a, save; pause, resume, restart, w1 claim x2, w2 claim, w1 sweep, save",
     (
         "schedule a, schedule b, w1 claim, lease ends, w1 claim, lease ends;"
         " w1 claim x2, w2 claim, cancel a, cancel b, w2 retry a, lease ends x2"

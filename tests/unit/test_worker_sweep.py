@@ -643,24 +643,6 @@ def test_without_redis_not_due_is_asked_again_by_the_records(place: Place) -> No
     assert {told.delay_ms for told in place.peer.heard.of(events.Retried)} == {600_000}
 
 
-def test_an_ended_pause_is_not_brought_back_out_of_turn(place: Place) -> None:
-    first, second = place.peer, place.join("w2")
-    first.queue.pause()
-    for each, other in ((second, first), (first, second)):
-        other.queue.resign("w1")
-        other.queue.resign("w2")
-        each.sweeper._ask_at = 0.0
-        each.sweeper.sweep(place.clock.now)  # each sees the pause in its turn
-    first.queue.resume()
-    place.rounds(20)
-    assert first.sweeper._my_turn
-    place.flush()
-    place.peers = [second]
-    place.records.add(a=-5)
-    place.rounds(20)
-    assert set(second.queue.scheduled()) == {"a"}
-
-
 # -- what rests ----------------------------------------------------------------------------
 
 

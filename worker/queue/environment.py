@@ -1,6 +1,5 @@
 """What the engine takes from outside, which tests replace, and what it remembers of a queue."""
 
-import math
 import secrets
 import time
 from collections.abc import Callable
@@ -35,8 +34,6 @@ class Memory:
     claimer: str
     #: Whether the queue was paused when a claim or a sweep last asked; kept while Redis does not answer.
     paused: bool = False
-    #: When Redis was last asked for that, whether it answered or not.
-    asked_at: float = -math.inf
     #: Tokens of claims that got no reply: no worker holds the tasks that they may have leased.
     lost_claims: dict[str, None] = field(default_factory=dict)
     #: Since when Redis has not answered, if a call failed after the last claim.

@@ -14,7 +14,6 @@ They share one hash tag, so that a cluster keeps them together::
     {name}:spared       string  until when ended leases are left to their workers after an outage, ms
     {name}:alone        string  id of the suspect that was last claimed alone
     {name}:paused       string  present while the queue is paused: by whom and why, JSON
-    {name}:resumed      string  present after a resume, to tell it from a flush
     {name}:sweeper      string  which worker sweeps, and until when
     {name}:seeded       zset    occurrence of a recurring task -> due time, ms: the last hundred that were scheduled
     {name}:recurrence   string  the cron schedule, when its worker started, and until when it is in force
@@ -42,7 +41,6 @@ class Keys:
         self.spared = f"{{{name}}}:spared"
         self.alone = f"{{{name}}}:alone"
         self.paused = f"{{{name}}}:paused"
-        self.resumed = f"{{{name}}}:resumed"
         self.sweeper = f"{{{name}}}:sweeper"
         self.seeded = f"{{{name}}}:seeded"
         self.recurrence = f"{{{name}}}:recurrence"

@@ -209,15 +209,12 @@ class OperatorSide(ScriptedQueue):
     def pause(self, reason: str = "", by: str = "") -> None:
         """Make claims return nothing and sweeps do nothing, in every worker, until `resume`.
 
-        If Redis loses the pause, workers that know of it renew it. One that must outlive every worker, too, is kept
-        with the flow's records: see `Flow.pauses`, and the command ``pause``.
+        It ends if Redis loses it. One that must not is kept with the flow's records: see `Flow.pauses`, and the
+        command ``pause``.
         """
         story = {"reason": reason, "by": by, "at_ms": self.server_time_ms()} if reason or by else 1
-        with self._redis.pipeline() as pipe:
-            pipe.set(self.keys.paused, json.dumps(story))
-            pipe.delete(self.keys.resumed)
-            pipe.execute()
-        self.memory.paused, self.memory.asked_at = True, self.environment.clock()
+        self._redis.set(self.keys.paused, json.dumps(story))
+        self.memory.paused = True
 
     def find_pause(self) -> Pause | None:
         """Why and by whom the queue is paused; None if it is not."""
@@ -232,10 +229,7 @@ class OperatorSide(ScriptedQueue):
 
     def resume(self) -> None:
         """End a pause and wake the workers."""
-        with self._redis.pipeline() as pipe:
-            pipe.set(self.keys.resumed, b"1")
-            pipe.delete(self.keys.paused)
-            pipe.execute()
+        self._redis.delete(self.keys.paused)
         self.memory.paused = False
         self.wake()
 
@@ -244,7 +238,7 @@ class OperatorSide(ScriptedQueue):
 
         Workers that hold a task find its lease lost, and write nothing. The queue can be used again at once:
         a worker that is still running appears in it again, and its sweep restores what the records list as
-        waiting. Workers also renew a pause, so resume a paused queue first.
+        waiting.
         """
         self._redis.unlink(*self.keys.stored())
 

@@ -11,10 +11,6 @@ from .environment import REAL, Environment, Memory
 from .keys import Keys
 from .scripts import scripts
 
-#: A pause that Redis has lost is renewed only by a client that asked no longer ago than this, because it may
-#: have been ended since.
-PAUSE_KNOWN_SECONDS = 60.0
-
 
 class _Script(Script):
     """A script that is loaded on the node that runs it. redis-py would load it on all primaries of a cluster, which
@@ -45,13 +41,6 @@ class ScriptedQueue:
             file.name: (_Script(client, file.text.encode()), self.keys.of(file))
             for file in scripts()
         }
-
-    def _pause_to_renew(self) -> str:
-        """For a claim or a sweep, which asks now: '1' if it was paused a moment ago, otherwise ''."""
-        memory, asked_at = self.memory, self.memory.asked_at
-        memory.asked_at = self.environment.clock()
-        recent = memory.asked_at - asked_at < PAUSE_KNOWN_SECONDS
-        return "1" if memory.paused and recent else ""
 
     def _run(
         self, name: str, now_ms: int | None, *args: Any, keys: Sequence[str] | None = None

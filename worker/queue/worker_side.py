@@ -77,7 +77,7 @@ class WorkerSide(ScriptedQueue):
         asked_at_ms = 1000 * self.environment.clock()
         head = (self.keys.wake, limit, math.isqrt(limit), lease_ms, token, memory.claimer)
         watch = (waits_ms or ("0" if memory.shares_watch else ""), "1" if relieved else "")
-        known = (self._pause_to_renew(), *self._expected(asked_at_ms))
+        known = self._expected(asked_at_ms)
         newest, memory.takes_newest = memory.takes_newest, False
         try:
             paused, now, next_in_us, *fields = self._run(
@@ -213,7 +213,6 @@ class WorkerSide(ScriptedQueue):
                 worker_id,
                 term_ms,
                 "" if look_only else "1",
-                self._pause_to_renew(),
                 *chain.from_iterable(part),
             )
             found = Restored(

@@ -1,6 +1,6 @@
 -- Claim suspects if there are any, otherwise tasks that are due.
 --
--- include: clock, attempts, late_lease, let_go, pause, wake, outage, lost_claims
+-- include: clock, attempts, late_lease, let_go, wake, outage, lost_claims
 -- KEYS[1] scheduled    zset    task id -> due time, ms
 -- KEYS[2] leased       zset    task id -> lease expiry, ms
 -- KEYS[3] payloads     hash    task id -> opaque bytes
@@ -9,19 +9,17 @@
 -- KEYS[6] claims       zset    claimer -> end of the leases that its latest claim gave, ms
 -- KEYS[7] alone        string  id of the suspect that was last claimed alone
 -- KEYS[8] paused       string  present while the queue is paused
--- KEYS[9] resumed      string  present after a resume
--- KEYS[10] spared      string  until when ended leases are left to their workers after an outage, ms
--- KEYS[11] waiting     zset    claimer -> when it claims next, ms
+-- KEYS[9] spared       string  until when ended leases are left to their workers after an outage, ms
+-- KEYS[10] waiting     zset    claimer -> when it claims next, ms
 -- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] limit   ARGV[4] suspects_limit   ARGV[5] lease_ms
 -- ARGV[6] token   ARGV[7] claimer: an id of the caller
 -- ARGV[8] for how long the caller waits at most if there is nothing to claim, ms; '' if it does not wait as it is told,
 --         '0' if it no longer does
 -- ARGV[9] '1': another thread of the caller is about to claim
--- ARGV[10] '1': the caller knows that the queue is paused
--- ARGV[11] when the caller expects this claim to run, ms; '' if it does not know the server's time yet
--- ARGV[12] for how long a call of the caller has not been answered since its last claim, ms
--- ARGV[13] '1': take those that were due last, in a backlog
--- ARGV[14..] tokens of the caller's earlier claims whose reply was lost
+-- ARGV[10] when the caller expects this claim to run, ms; '' if it does not know the server's time yet
+-- ARGV[11] for how long a call of the caller has not been answered since its last claim, ms
+-- ARGV[12] '1': take those that were due last, in a backlog
+-- ARGV[13..] tokens of the caller's earlier claims whose reply was lost
 --
 -- Returns {paused, now, next_in_us (-1: tasks were claimed, nothing is scheduled or leased, or others watch),
 --          id, payload, due, appointment, failures, deliveries, attempts, ...}
@@ -45,19 +43,19 @@ local MOST_LATE = 100
 local MOST_SUSPECTS = 100
 local limit, lease, token = tonumber(ARGV[3]), tonumber(ARGV[5]), ARGV[6]
 
-local late = ARGV[11] == '' and 0 or now - tonumber(ARGV[11])
-note_silence(math.max(late, tonumber(ARGV[12])), lease)
+local late = ARGV[10] == '' and 0 or now - tonumber(ARGV[10])
+note_silence(math.max(late, tonumber(ARGV[11])), lease)
 
 -- In a paused queue, too, because the caller reports its lost claims only once.
-if #ARGV > 13 then note_lost_claims(14, ARGV[7], lease) end
-if late > STALE_MS then return {tonumber(ARGV[10]) or 0, now, 0} end
+if #ARGV > 12 then note_lost_claims(13, ARGV[7], lease) end
+if late > STALE_MS then return {redis.call('EXISTS', paused), now, 0} end
 if ARGV[8] == '0' then redis.call('ZREM', waiting, ARGV[7]) end
 local shares_watch = ARGV[8] ~= '' and ARGV[8] ~= '0'
 
 -- Three questions in one call: a key that is named several times counts as often.
 local there = redis.call('EXISTS', paused, payloads, payloads, leased, leased, leased, leased)
 local has_leases, has_payloads = there >= 4, there % 4 >= 2
-if is_paused(ARGV[10], there % 2) then return {1, now, -1} end
+if there % 2 == 1 then return {1, now, -1} end
 
 -- The record of each task's attempts. For a task that was never claimed it is only the due time, as text,
 -- because building a table for each would cost a fifth of the claim.
@@ -121,7 +119,7 @@ end
 
 local function take_due()
   local command, from, to, all = 'ZRANGEBYSCORE', '-inf', now, {}
-  if ARGV[13] == '1' then
+  if ARGV[12] == '1' then
     local count = redis.call('ZCOUNT', scheduled, from, to)
     if count == 0 then return end
     if count > math.max(BACKLOG, limit) then command, from, to = 'ZREVRANGEBYSCORE', to, from end
@@ -162,7 +160,7 @@ if #ids == 0 then
   from = scheduled
   take_due()
 end
-if lease_end and (#ids == 0 or ARGV[11] == '' or ARGV[13] == '1') then shorten_late_leases() end
+if lease_end and (#ids == 0 or ARGV[10] == '' or ARGV[12] == '1') then shorten_late_leases() end
 
 if #ids == 0 then
   local upcoming = next_due()

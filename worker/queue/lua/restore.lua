@@ -1,23 +1,21 @@
 -- Put back the tasks that the application's records say are waiting and that Redis lost.
 --
--- include: clock, attempts, late_lease, wake, pause
+-- include: clock, attempts, late_lease, wake
 -- KEYS[1] scheduled  zset    task id -> due time, ms
 -- KEYS[2] leased     zset    task id -> lease expiry, ms
 -- KEYS[3] letters    hash    task id -> why it is dead
 -- KEYS[4] tokens     hash    task id -> token of its lease, and a record of its attempts
 -- KEYS[5] payloads   hash    task id -> opaque bytes
 -- KEYS[6] paused     string  present while the queue is paused
--- KEYS[7] resumed    string  present after a resume
--- KEYS[8] sweeper    string  end of the turn in ms, a space, id of the worker that sweeps
--- KEYS[9] waiting    zset    claimer -> when it claims next, ms
+-- KEYS[7] sweeper    string  end of the turn in ms, a space, id of the worker that sweeps
+-- KEYS[8] waiting    zset    claimer -> when it claims next, ms
 -- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] worker id ('': regardless of turns)   ARGV[4] term_ms
 -- ARGV[5] '1': restore them; '': only look
--- ARGV[6] '1': the caller knows that the queue is paused
--- ARGV[7..] id, delay_ms, payload ('' is none), ...
+-- ARGV[6..] id, delay_ms, payload ('' is none), ...
 --
 -- Returns {turn, turn_in_ms, paused, due, parked, id, ...}: the ids that were lost and are restored; if it
 -- only looks, those that it would restore or bring forward
---   turn    0: it is another worker's turn for turn_in_ms more, and at most a pause was renewed; 1: it is the caller's;
+--   turn    0: it is another worker's turn for turn_in_ms more, and nothing is done; 1: it is the caller's;
 --           2: the caller has only just got it, so Redis may have lost data before
 --   due     how many are scheduled and already due, so about to be claimed
 --   parked  how many rows at the beginning are dead, or were postponed by their handler or backoff
@@ -43,16 +41,16 @@ if ARGV[3] ~= '' then
   ends = tonumber(ends or 0)
   if worker ~= ARGV[3] then
     -- A turn that ends later than any turn given now was given before the clock was set back.
-    if ends > now and ends <= now + term then return {0, ends - now, is_paused(ARGV[6]) and 1 or 0, 0, 0} end
+    if ends > now and ends <= now + term then return {0, ends - now, redis.call('EXISTS', paused), 0, 0} end
     turn = 2
   end
   redis.call('SET', sweeper, whole(now + term) .. ' ' .. ARGV[3])
 end
-if is_paused(ARGV[6]) then return {turn, 0, 1, 0, 0} end
+if redis.call('EXISTS', paused) == 1 then return {turn, 0, 1, 0, 0} end
 
 local look_only, was_next = ARGV[5] == '', next_due()
 local reply, overdue, parked, all_parked = {turn, 0, 0, 0, 0}, 0, 0, true
-for i = 7, #ARGV, 3 do
+for i = 6, #ARGV, 3 do
   local id, due, payload, is_parked = ARGV[i], now + tonumber(ARGV[i + 1]), ARGV[i + 2], false
   local score = tonumber(redis.call('ZSCORE', scheduled, id) or nil)
   if score and score <= now then
