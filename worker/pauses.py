@@ -1,9 +1,8 @@
 """A pause: what it says, and where a flow may keep it."""
 
 import re
-from collections.abc import Hashable, Mapping
 from datetime import datetime
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 #: What people read in a line of a list or a log: it neither breaks the line nor turns it around.
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+$"
@@ -41,14 +40,3 @@ class Pauses(Protocol):
 
     def end(self) -> None:
         """End the pause, if there is one."""
-
-
-@runtime_checkable
-class KeptTogether(Pauses, Protocol):
-    """Keeps the pauses of several queues in one place, where one query finds all."""
-
-    queue: str
-    place: Hashable
-
-    def find_all(self) -> Mapping[str, Pause]:
-        """The pauses in this place, by the queue's name. Raises Unavailable."""

@@ -18,10 +18,9 @@ from hypothesis.stateful import (
 
 from tests.contract.state import NOBODY, State, attempts, state
 from tests.contract.steps import QueueAt, never_sent, numbered, reply_lost
-from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled, Task
+from worker import Cancelled, Due, LeaseLost, Scheduled, Task
 from worker.queue.environment import Environment
 from worker.queue.replies import Put, Restored, Seeded
-from worker.queue.scripted import PAUSE_KNOWN_SECONDS
 
 IDS = st.sampled_from(["a", "b", "c", "\udcff\r\n"])
 SETS_OF_IDS = st.lists(IDS, min_size=1, max_size=3)

@@ -1,11 +1,14 @@
 """A pause that is kept with the records holds whatever Redis says, and so does not knowing of one."""
 
+from unittest.mock import Mock
+
 import fakeredis
 import pytest
+import redis
 
 from tests.unit.engine import Clock, ClockedQueue
 from worker import Flow, Pause, Unavailable
-from worker.runtime.pauses import KNOWN_SECONDS, LOOK_SECONDS, PauseRound, PauseWatch, pause, resume
+from worker.runtime.pauses import KNOWN_SECONDS, LOOK_SECONDS, PauseWatch, pause, resume
 
 
 class Kept:
@@ -39,8 +42,6 @@ class Watched:
         self.queue = ClockedQueue("a", self.clock, self.redis)
         flow = Flow(name="a", handler=lambda _: None, pauses=self.pauses if kept else None)
         self.watch = PauseWatch(flow, self.queue)
-        self.rounds = PauseRound(self.queue.environment.clock)
-        self.rounds.add(self.pauses, self.watch, self._count)
         self.ended = 0
 
     def _count(self) -> None:
@@ -52,9 +53,7 @@ class Watched:
 
     def look(self) -> bool:
         """Look as a worker does all the time; return whether nothing may be claimed."""
-        pause = self.rounds.round()
-        self.rounds.tell_redis()
-        self.clock.move(pause)
+        self.clock.move(self.watch.round(self._count))
         return self.holds
 
 
@@ -121,13 +120,13 @@ def test_a_pause_that_redis_lost_is_put_back(watched: Watched) -> None:
     assert watched.queue.find_pause() is None
 
 
-def test_what_cannot_be_put_back_ends_no_worker(watched: Watched) -> None:
+def test_what_cannot_be_put_back_ends_no_worker(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watched.pauses.begin("why", "anna")
-    watched.rounds.round()
-    for error in (KeyError("a column"), BaseException("a panic")):
-        watched.pauses.error = error
-        watched.rounds.tell_redis()
-    assert watched.queue.find_pause() is None
+    for error in (redis.ConnectionError("gone"), BaseException("a panic")):
+        monkeypatch.setattr(watched.queue, "find_pause", Mock(side_effect=error))
+        assert watched.look()
 
 
 def test_a_pause_that_ended_in_between_is_not_put_back(watched: Watched) -> None:
@@ -141,57 +140,6 @@ def test_a_pause_that_ended_in_between_is_not_put_back(watched: Watched) -> None
     watched.queue.pause = late  # type: ignore[method-assign, assignment]
     watched.look()
     assert watched.queue.find_pause() is None
-
-
-class KeptOfQueue(Kept):
-    """One of several pauses in one place."""
-
-    place = "table"
-
-    def __init__(self, queue: str, all_: dict[str, Pause]) -> None:
-        super().__init__()
-        self.queue, self.all, self.queries = queue, all_, 0
-
-    def find_all(self) -> dict[str, Pause]:
-        self.queries += 1
-        if self.error:
-            raise self.error
-        return self.all
-
-
-def test_pauses_in_one_place_are_read_in_one_query() -> None:
-    clock, found = Clock(), {"b": Pause("why", "anna")}
-    kept = [KeptOfQueue(name, found) for name in "abc"]
-    redis = fakeredis.FakeServer()
-    flows = [Flow(name=each.queue, handler=lambda _: None, pauses=each) for each in kept]
-    watches = [PauseWatch(flow, ClockedQueue(flow.name, clock, redis)) for flow in flows]
-    rounds = PauseRound(lambda: clock.now)
-    for each, watch in zip(kept, watches, strict=True):
-        rounds.add(each, watch, lambda: None)
-    rounds.round()
-    assert [watch.holds(clock.now) for watch in watches] == [False, True, False]
-    found.clear()
-    kept[0].error = Unavailable("gone")
-    rounds.round()
-    assert watches[1].holds(clock.now), "nobody could read that it has ended"
-    kept[0].error = None
-    rounds.round()
-    assert not watches[1].holds(clock.now)
-    assert [each.queries for each in kept] == [3, 0, 0]
-
-
-def test_a_redis_that_hangs_delays_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, found = Clock(), {"a": Pause("why", "anna")}
-    rounds, watches = PauseRound(clock), {}
-    for name in "ab":
-        kept, queue = KeptOfQueue(name, found), ClockedQueue(name, clock)
-        monkeypatch.setattr(queue, "find_pause", lambda: clock.move(KNOWN_SECONDS + 1))
-        flow = Flow(name=name, handler=lambda _: None, pauses=kept)
-        watches[name] = PauseWatch(flow, queue)
-        rounds.add(kept, watches[name], lambda: None)
-    rounds.round()
-    assert watches["a"].holds(clock.now)
-    assert not watches["b"].holds(clock.now)
 
 
 def test_a_pause_begins_without_redis_and_without_records(watched: Watched) -> None:

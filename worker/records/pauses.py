@@ -1,8 +1,6 @@
 """Keeps pauses in a table, so that they hold whatever happens to Redis."""
 
-from collections.abc import Mapping
 from datetime import UTC
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -48,18 +46,15 @@ class TablePauses:
             index_elements=[columns.queue],
             set_={name: inserted.excluded[name] for name in ("reason", "paused_by", "paused_at")},
         )
-        self.queue, self.place = queue, (engine, table)
-        self._find = sa.select(columns.queue, columns.reason, columns.paused_by, columns.paused_at)
-        self._end = sa.delete(table).where(columns.queue == queue)
+        own = columns.queue == queue
+        self._find = sa.select(columns.reason, columns.paused_by, columns.paused_at).where(own)
+        self._end = sa.delete(table).where(own)
 
     def find(self) -> Pause | None:
         """The pause; None if the queue is not paused."""
-        return self.find_all().get(self.queue)
-
-    def find_all(self) -> Mapping[str, Pause]:
-        """The pauses of all queues in the table, by the queue's name."""
         with self._transactions.autocommit() as connection:
-            return {row.queue: _pause(row) for row in connection.execute(self._find)}
+            row = connection.execute(self._find).one_or_none()
+        return row and Pause(row.reason, row.paused_by, row.paused_at.astimezone(UTC))
 
     def begin(self, reason: str, by: str) -> None:
         """Pause, or change the reason."""
@@ -70,7 +65,3 @@ class TablePauses:
         """End the pause, if there is one."""
         with self._transactions.write() as connection:
             connection.execute(self._end)
-
-
-def _pause(row: Any) -> Pause:
-    return Pause(row.reason, row.paused_by, row.paused_at.astimezone(UTC))

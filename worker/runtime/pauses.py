@@ -5,17 +5,15 @@ flow's records keep still holds, because a worker that has not read it recently 
 """
 
 import math
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
 import redis
 
 from ..errors import FATAL, Unavailable, described
 from ..flow import Flow
 from ..log import Reminder, log
-from ..pauses import KeptTogether, Pause, Pauses, check_reason
+from ..pauses import Pause, Pauses, check_reason
 from ..queue.delay_queue import DelayQueue
 
 #: How often each worker reads whether its flow is paused.
@@ -57,12 +55,6 @@ def find(queue: DelayQueue, pauses: Pauses | None) -> Pause | None:
     return (None if pauses is None else pauses.find()) or queue.find_pause()
 
 
-#: Finds a pause, or raises Unavailable.
-Find = Callable[[], Pause | None]
-#: Called when a pause has ended.
-OnEnd = Callable[[], None]
-
-
 class PauseWatch:
     """Whether a flow's records say that it is paused. Times are on the monotonic clock, in seconds."""
 
@@ -82,22 +74,26 @@ class PauseWatch:
 
     def allows(self) -> bool:
         """Read it now; return whether tasks may be handled. While Redis is away nothing else tells of a pause."""
-        if self.pauses is not None:
-            self._look(self.pauses.find, self._clock())
+        self._look()
         return not (self._fails or self.holds(self._clock()))
 
-    def round(self, find: Find, asked_at: float, on_end: OnEnd) -> None:
-        """Read it; call ``on_end`` if claims may begin. ``find`` may have looked before, at ``asked_at``."""
+    def round(self, on_end: Callable[[], object]) -> float:
+        """Read it; call ``on_end`` if claims may begin. Returns in how many seconds to read it again."""
         before, until = self._found, self._known_until
-        self._look(find, asked_at)
+        self._look()
         now = self._clock()
-        if self._found is None and (before is not None or now > until) and not self.holds(now):
+        if self.pauses is not None and self._found is not None:
+            self._tell_redis(self.pauses, self._found)
+        elif (before is not None or now > until) and not self.holds(now):
             on_end()
+        return LOOK_SECONDS
 
-    def _look(self, find: Find, asked_at: float) -> None:
-        before = self._found
+    def _look(self) -> None:
+        if self.pauses is None:
+            return
+        before, asked_at = self._found, self._clock()
         try:
-            self._found = find()
+            self._found = self.pauses.find()
         except FATAL:
             raise
         except BaseException as error:  # noqa: BLE001  whatever it is, nothing is known
@@ -112,12 +108,10 @@ class PauseWatch:
             facts = {"reason": after.reason, "by": after.by} if after else {}
             log.warning("paused" if after else "resumed", queue=self._queue.name, **facts)
 
-    def tell_redis(self, pauses: Pauses) -> None:
+    def _tell_redis(self, pauses: Pauses, found: Pause) -> None:
         """Pause the queue in Redis, too, which may have lost that: everybody else looks there."""
-        if self._found is None:
-            return
         try:
-            if self._queue.find_pause() in (None, Pause()) and (found := pauses.find()):
+            if self._queue.find_pause() in (None, Pause()):
                 self._queue.pause(found.reason, found.by)
                 if pauses.find() is None:  # it was ended in between
                     self._queue.resume()
@@ -125,42 +119,3 @@ class PauseWatch:
             raise
         except BaseException as error:  # noqa: BLE001  whatever it is, the next round tries again
             log.debug("pause not told", queue=self._queue.name, error=described(error))
-
-
-class PauseRound:
-    """Reads the pauses of all flows that keep them in one place, in one query."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._watched: list[tuple[Pauses, PauseWatch, OnEnd]] = []
-
-    def add(self, pauses: Pauses, watch: PauseWatch, on_end: OnEnd) -> None:
-        """Add a queue's pause. ``on_end`` is called when claims may begin."""
-        self._watched.append((pauses, watch, on_end))
-
-    def round(self) -> float:
-        """Read them; return in how many seconds to do so again."""
-        asked_at = self._clock()
-        found: Future[Mapping[str, Pause]] = Future()
-        for pauses, watch, on_end in self._watched:
-            find = (
-                partial(_find, pauses, found) if isinstance(pauses, KeptTogether) else pauses.find
-            )
-            watch.round(find, asked_at, on_end)
-        return LOOK_SECONDS
-
-    def tell_redis(self) -> float:
-        """Pause in Redis what is paused. In a round of its own: a server that hangs must delay no look."""
-        for pauses, watch, _ in self._watched:
-            watch.tell_redis(pauses)
-        return LOOK_SECONDS
-
-
-def _find(pauses: KeptTogether, found: Future[Mapping[str, Pause]]) -> Pause | None:
-    """Find a pause among those ``found``, which the first call finds: if that fails, so do the others."""
-    if not found.done():
-        try:
-            found.set_result(pauses.find_all())
-        except BaseException as error:  # noqa: BLE001  raised below
-            found.set_exception(error)
-    return found.result().get(pauses.queue)

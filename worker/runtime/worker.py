@@ -2,8 +2,9 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import redis
 
@@ -11,14 +12,12 @@ from .. import events
 from ..errors import UnsafeServer, described
 from ..flow import Flow
 from ..log import log
-from ..pauses import KeptTogether
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import REAL, Environment
 from .event_log import EventLog
 from .heartbeat import Heartbeat, new_worker_id
 from .lane import Lane
 from .liveness import Liveness, Watched, WorkerHealth
-from .pauses import PauseRound
 from .recurring import Recurring
 from .server_check import ServerCheck
 from .shared import Shared, repeat
@@ -207,19 +206,14 @@ class Worker:
         helpers = [
             self._thread("waker", Waker(self._client, alarms, self._stopping).run),
         ]
-        places: dict[Hashable, PauseRound] = {}
         for station, lane, _ in self._watched:
             helpers.append(self._thread(f"renewer {station.queue.name}", station.renewer.run))
-            if (pauses := station.pause.pauses) is not None:
-                place = pauses.place if isinstance(pauses, KeptTogether) else id(pauses)
-                together = places.setdefault(place, PauseRound(self._clock))
-                together.add(pauses, station.pause, lane.alarm.set)
+            if station.flow.pauses is not None:
+                look = partial(station.pause.round, lane.alarm.set)
+                helpers.append(self._repeated(f"pause {station.queue.name}", look))
             if station.flow.tick is not None:
                 ticks = Ticks(station.queue.name, station.flow.tick, self._clock)
                 helpers.append(self._repeated(f"ticks {station.queue.name}", ticks.round))
-        for n, together in enumerate(places.values(), 1):
-            helpers.append(self._repeated(f"pauses {n}", together.round))
-            helpers.append(self._repeated(f"pauses {n} in Redis", together.tell_redis))
         return helpers
 
     def _repeated(self, name: str, run: Callable[[], float]) -> threading.Thread:
