@@ -141,7 +141,7 @@ class Machine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         for task_id in ("a", "b", "c"):
-            self.schedule(task_id, 0, b"", only_if_absent=False)
+            self.schedule(task_id, 0, b"")
 
     @rule(ms=st.sampled_from([1, 2, 3, 5, 8, 10, 15, 20, 25, 30, 2 * DAY]))
     def time_passes(self, ms: int) -> None:
@@ -155,7 +155,6 @@ class Machine(RuleBasedStateMachine):
         task_id=IDS,
         delay=DELAYS,
         payload=PAYLOADS,
-        only_if_absent=st.booleans(),
         relative=st.booleans(),
     )
     def schedule(
@@ -164,7 +163,6 @@ class Machine(RuleBasedStateMachine):
         delay: int,
         payload: bytes,
         *,
-        only_if_absent: bool,
         relative: bool = False,
     ) -> None:
         due = self.now + delay
@@ -173,14 +171,12 @@ class Machine(RuleBasedStateMachine):
             expected = Scheduled.CREATED
         elif known.place == "dead":
             expected = Scheduled.DEAD
-        elif (known.place, known.at, known.payload) == ("scheduled", due, payload) or (
-            only_if_absent and not (known.place == "leased" and known.tried.cancelled)
-        ):
+        elif (known.place, known.at, known.payload) == ("scheduled", due, payload):
             expected = Scheduled.UNCHANGED
         else:
             expected = Scheduled.RESCHEDULED
         when = {"delay_ms": delay} if relative else {"due_at_ms": due}
-        said = self.queue.schedule(task_id, payload=payload, only_if_absent=only_if_absent, **when)
+        said = self.queue.schedule(task_id, payload=payload, **when)
         assert said is expected
         if expected in (Scheduled.CREATED, Scheduled.RESCHEDULED):
             self.known[task_id] = Known("scheduled", due, payload)

@@ -147,30 +147,10 @@ def test_rescheduling_a_leased_task_fences_its_holder(queue: DelayQueue) -> None
     assert state(queue) == rescheduled
 
 
-def test_only_if_absent_leaves_a_known_task_alone(queue: DelayQueue) -> None:
-    bury(queue, "dead")
-    queue.schedule("leased", 1000)
-    queue.claim(1, 1000, now_ms=1000)
-    queue.schedule("scheduled", 5000)
-    before = state(queue)
-    answers = queue.schedule_many(
-        [(name, 1, b"x") for name in ("scheduled", "leased", "dead", "absent")],
-        only_if_absent=True,
-    )
-    unchanged = Scheduled.UNCHANGED
-    assert answers == [unchanged, unchanged, Scheduled.DEAD, Scheduled.CREATED]
-    before["scheduled"]["absent"] = 1
-    assert state(queue) == before | {"payloads": {"absent": b"x"}}
-
-
-@pytest.mark.parametrize("only_if_absent", [False, True])
-def test_scheduling_a_dead_task_says_dead_and_changes_nothing(
-    queue: DelayQueue, *, only_if_absent: bool
-) -> None:
+def test_scheduling_a_dead_task_says_dead_and_changes_nothing(queue: DelayQueue) -> None:
     bury(queue, "a")
     before = state(queue)
-    answer = queue.schedule("a", 5000, b"x", only_if_absent=only_if_absent)
-    assert answer is Scheduled.DEAD
+    assert queue.schedule("a", 5000, b"x") is Scheduled.DEAD
     assert state(queue) == before
 
 

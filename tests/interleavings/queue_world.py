@@ -163,7 +163,7 @@ class QueueWorld(Machine):
     # -- producers and operators -----------------------------------------------------------
 
     def do_schedule(self, task_id: str, delay: int = 0) -> None:
-        self.schedule(task_id, delay, b"", only_if_absent=False, relative=True)
+        self.schedule(task_id, delay, b"", relative=True)
         if task_id not in self.dead:
             self._planned(task_id, self.now + delay)
             self.done.discard(task_id)

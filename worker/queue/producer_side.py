@@ -19,7 +19,6 @@ class ProducerSide(ScriptedQueue):
         payload: bytes = b"",
         *,
         delay_ms: float | None = None,
-        only_if_absent: bool = False,
         now_ms: int | None = None,
     ) -> Scheduled:
         """Schedule one task, at a time or after a delay; see `schedule_many`::
@@ -32,13 +31,12 @@ class ProducerSide(ScriptedQueue):
         Raises ValueError unless exactly one of ``due_at_ms`` and ``delay_ms`` is given.
         """
         task = task_to_schedule(task_id, due_at_ms, payload, delay_ms)
-        return self.schedule_many([task], only_if_absent=only_if_absent, now_ms=now_ms)[0]
+        return self.schedule_many([task], now_ms=now_ms)[0]
 
     def schedule_many(
         self,
         tasks: Iterable[tuple[str, float, bytes] | Due],
         *,
-        only_if_absent: bool = False,
         now_ms: int | None = None,
     ) -> list[Scheduled]:
         """Schedule tasks, each (id, due_at_ms, payload) or a `Due`; return the result for each.
@@ -47,14 +45,13 @@ class ProducerSide(ScriptedQueue):
         matter. A fraction of a millisecond is rounded up.
 
         A known id moves to the new time, with the new payload and with its counts reset; if a
-        worker holds it, that worker's lease is void. With ``only_if_absent`` a known id stays
-        as it is. A dead task always stays dead: only `requeue` brings it back.
+        worker holds it, that worker's lease is void. A dead task stays dead: only `requeue` brings it back.
 
         Raises ValueError for an id, a due time or a delay that cannot be stored.
         """
-        answers, head = list[Scheduled](), (self.keys.wake, int(only_if_absent))
+        answers = list[Scheduled]()
         for part in slices_by_size([*map(row_of, tasks)]):
-            reply = self._run("schedule", now_ms, *head, *chain.from_iterable(part))
+            reply = self._run("schedule", now_ms, self.keys.wake, *chain.from_iterable(part))
             answers += [Scheduled(each.decode()) for each in reply]
         return answers
 

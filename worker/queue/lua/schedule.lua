@@ -7,8 +7,8 @@
 -- KEYS[4] payloads   hash  task id -> opaque bytes
 -- KEYS[5] tokens     hash  task id -> token of its lease, and a record of its attempts
 -- KEYS[6] waiting    zset  claimer -> when it claims next, ms
--- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] '1': leave a known task alone
--- ARGV[4..] id, due, payload ('' is none), ...; due is
+-- ARGV[1] now_ms   ARGV[2] wake channel
+-- ARGV[3..] id, due, payload ('' is none), ...; due is
 --   '1700000000000'  a time, ms
 --   '+5000.25'       a delay, ms, from now; '+-5000' is overdue
 --
@@ -17,21 +17,17 @@
 -- A task is in exactly one of scheduled, leased, dead. Rescheduling a leased task takes it
 -- from its worker, which then finds its token gone. Only requeue brings back a dead task.
 
-local only_if_absent = ARGV[3] == '1'
 local was_next = next_due()
 local answers, earliest = {}, math.huge
-for i = 4, #ARGV, 3 do
+for i = 3, #ARGV, 3 do
   local id, payload = ARGV[i], ARGV[i + 2]
   local delay = string.match(ARGV[i + 1], '^%+(.+)')
   -- Rounded up, so that the delay is never too short.
   local due = delay and math.max(0, now + math.ceil(since_now_us / 1000 + delay)) or tonumber(ARGV[i + 1])
   local before = redis.call('ZSCORE', scheduled, id)
-  local held = not before and redis.call('ZSCORE', leased, id)
-  local known = before or held
+  local known = before or redis.call('ZSCORE', leased, id)
   local same = before and tonumber(before) == due and (redis.call('HGET', payloads, id) or '') == payload
-  -- A cancelled task will be dropped, so it counts as absent.
-  local there = before or (held and not is_cancelled(attempts_in(redis.call('HGET', tokens, id), '0')))
-  if same or (there and only_if_absent) then
+  if same then
     answers[#answers + 1] = 'unchanged'
   elseif redis.call('HEXISTS', letters, id) == 1 then
     answers[#answers + 1] = 'dead'
