@@ -266,8 +266,7 @@ def one_at_a_time(function: Callable[[Task], Outcome | None]) -> OneAtATime:
         Flow(name="reminders", handler=remind)
 
     The function returns None when the task is done; otherwise it returns or raises an outcome. Any
-    other exception counts against that task alone, if the flow's probe passes. Each task is
-    settled as soon as it ends, so a crash or a stop repeats none of those before it. Slow tasks are
-    claimed a few at a time, which leaves the rest to other threads and workers.
+    other exception counts against that task alone, if the flow's probe passes. Each task is claimed
+    by itself and settled as soon as it ends, so none waits behind a slow one.
     """
     return OneAtATime(function)

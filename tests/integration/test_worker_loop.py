@@ -102,38 +102,6 @@ def test_a_batch_is_released_at_once_while_a_thread_waits(
     assert state(queue) == {}
 
 
-#: Longer than a task takes that does nothing, on a busy machine too.
-SHARE_SECONDS = 2.0
-
-
-@pytest.fixture
-def _long_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("lane", "renewal", "station"):
-        monkeypatch.setattr(f"worker.runtime.{module}.SHARE_SECONDS", SHARE_SECONDS)
-
-
-@pytest.mark.usefixtures("_long_share")
-def test_what_waits_behind_slow_tasks_is_given_back(
-    valkey: Valkey, redis_client: redis.Redis
-) -> None:
-    queue = DelayQueue(redis_client, "slow")
-    queue.schedule_many((str(n), 1, b"") for n in range(8))
-    leased: list[int] = []
-
-    def work(_task: Task) -> None:
-        leased.append(queue.stats().leased)
-        if len(leased) == 1:
-            time.sleep(1.1 * SHARE_SECONDS)
-
-    worker = Worker([Flow(name="slow", handler=one_at_a_time(work))], valkey.url)
-    worker._stations[0].limit = 8  # as after many fast ones
-    with running(worker):
-        wait_until(lambda: worker.counts["done"] == 8, "all to be done")
-    assert leased[:2] == [8, 4]
-    assert worker.counts["released"] == 7
-
-
-@pytest.mark.usefixtures("_long_share")
 def test_no_further_task_begins_until_redis_takes_a_refused_ack(
     valkey: Valkey, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

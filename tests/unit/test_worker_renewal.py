@@ -7,8 +7,8 @@ import redis
 from structlog.testing import capture_logs
 
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, shared_by
-from worker import Flow, Task, events, one_at_a_time
-from worker.runtime.renewal import CHECK_EVERY, SHARE_SECONDS, HeldTasks, Renewer
+from worker import Flow, Task, events
+from worker.runtime.renewal import CHECK_EVERY, HeldTasks, Renewer
 from worker.runtime.results import BatchResult
 from worker.runtime.settling import Settler
 
@@ -190,46 +190,12 @@ def test_an_overrun_does_not_end_the_lease_of_the_next_call(desk: Desk) -> None:
         assert desk.queue.leased()["b"] > 0
 
 
-def test_what_waits_for_a_slow_task_is_released_for_others() -> None:
-    flow = Flow(name="slow", handler=one_at_a_time(lambda _: None), lease_seconds=LEASE_SECONDS)
-    desk = Desk(Clock(), flow)
-    tasks = desk.claimed("a", "b", "c")
-    with desk.renewer.holding(tasks, desk.clock.now) as held:
-        held.begin(tasks[:1])
-        desk.pass_seconds(SHARE_SECONDS)
-        assert len(held.tasks()) == 3
-        desk.pass_seconds(0.1)
-        assert held.tasks() == tasks[:1]
-        assert {*desk.queue.leased()} == {"a"}
-        assert {*desk.queue.scheduled()} == {"b", "c"}
-        assert not held.begin(tasks[1:2])
-        assert held.still_held(tasks) == tasks[:1]
-        desk.pass_seconds(1)
-    assert desk.queue.calls.count("release") == 1
-
-
 def test_a_batch_that_is_handled_at_once_keeps_all_of_it(desk: Desk) -> None:
     tasks = desk.claimed("a", "b")
     with desk.renewer.holding(tasks, desk.clock.now) as held:
         held.begin(tasks)
         desk.pass_seconds(2)
         assert held.tasks() == tasks
-
-
-def test_what_cannot_be_released_is_released_later() -> None:
-    flow = Flow(name="slow", handler=one_at_a_time(lambda _: None), lease_seconds=LEASE_SECONDS)
-    desk = Desk(Clock(), flow)
-    tasks = desk.claimed("a", "b")
-    desk.queue.before = Refusing(redis.TimeoutError("silent"), "release")
-    with desk.renewer.holding(tasks, desk.clock.now) as held:
-        held.begin(tasks[:1])
-        desk.pass_seconds(1)
-        assert held.tasks() == tasks[:1]
-        assert {*desk.queue.leased()} == {"a", "b"}
-        desk.queue.before = lambda _: None
-        desk.renewer.round()
-        assert {*desk.queue.leased()} == {"a"}
-    assert desk.shared.counts == {"released": 1}
 
 
 def test_nothing_begins_under_a_lease_that_may_have_ended(desk: Desk) -> None:

@@ -151,7 +151,7 @@ class Consumer:
 
     def _settle(self, batch: Batch, held: HeldTasks, results: BatchResult) -> None:
         self._lane.settle(batch, held, results)
-        batch.station.adapt(results, 0.0)
+        batch.station.adapt(results)
 
     # -- beginning and ending --------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Claim
 from .isolation import handle
 from .outages import Gate
-from .renewal import SHARE_SECONDS, HeldTasks
+from .renewal import HeldTasks
 from .results import BatchResult
 from .server_check import ServerCheck
 from .shared import Shared
@@ -153,19 +153,17 @@ class Lane:
         tasks = self.bury_undeliverable(batch)
         if not tasks:
             return
-        began = self._clock()
         results, settled = BatchResult(), True
 
         def keep_going(next_tasks: Sequence[Task]) -> bool:
             # If Redis did not confirm a call, its tasks may be delivered again, so begin no more of them.
-            shared = not flow.one_at_a_time or self._clock() - began < SHARE_SECONDS
-            return settled and shared and not self._stopping.is_set() and held.begin(next_tasks)
+            return settled and not self._stopping.is_set() and held.begin(next_tasks)
 
         with station.renewer.holding(tasks, batch.claimed_at) as held:
             for part in handle(flow, tasks, keep_going, self._clock):
                 settled = self.settle(batch, held, part)
                 results.merge(part)
-        station.adapt(results, self._clock() - began)
+        station.adapt(results)
 
     def bury_undeliverable(self, batch: Batch) -> list[Task]:
         """Make dead letters of tasks that were delivered too often; return the others.

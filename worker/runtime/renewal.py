@@ -25,9 +25,6 @@ EXTEND_AFTER = 1 / 3
 CHECK_EVERY = 1 / 12
 #: Longest time between two checks. After an outage Redis spares the leases for 2 s, in which they are extended.
 MOST_SECONDS = 1.0
-#: How long one thread may work on a claim whose tasks are handled one at a time. After that, tasks not yet
-#: begun are released, because another thread or worker could be running them.
-SHARE_SECONDS = 0.5
 
 
 class HeldTasks:
@@ -76,14 +73,6 @@ class HeldTasks:
         """The tasks among ``tasks`` that are still held."""
         with self._lock:
             return [task for task in tasks if task.id in self._tasks]
-
-    def drop_waiting(self) -> list[Task]:
-        """Stop holding the tasks that are not in the handler's latest call; return them."""
-        with self._lock:
-            waiting = [task for task in self._tasks.values() if task.id not in self._begun]
-            for task in waiting:
-                del self._tasks[task.id]
-            return waiting
 
     def drop_all(self) -> list[Task]:
         """Stop holding all tasks; return them."""
@@ -142,18 +131,15 @@ class Renewer:
         # A claim does the same, but there may be none: other flows of the pool may have a backlog.
         with suppress(redis.RedisError):
             self._settler.resend()
-        most = SHARE_SECONDS if self._flow.one_at_a_time else MOST_SECONDS
-        return min(CHECK_EVERY * self._flow.lease_seconds, most)
+        return min(CHECK_EVERY * self._flow.lease_seconds, MOST_SECONDS)
 
     def finish(self) -> None:
         self._finished.set()
 
     def renew(self, now: float) -> None:
-        """Extend the leases that are old enough at ``now``; release tasks that wait behind a slow one."""
+        """Extend the leases that are old enough at ``now``."""
         rows: list[tuple[HeldTasks, Task]] = []
         for held in sorted(self.held(), key=lambda held: held.leased_at):
-            if self._flow.one_at_a_time and now - held.began_at > SHARE_SECONDS:
-                self._settler.settle(BatchResult(untouched=held.drop_waiting()))
             old = now - held.leased_at >= EXTEND_AFTER * self._flow.lease_seconds
             if old and not self._gives_up(held, now):
                 rows += [(held, task) for task in held.tasks()]

@@ -11,7 +11,7 @@ from ..queue.replies import Claim
 from .outages import Gate
 from .pauses import PauseWatch
 from .recurring import Recurrence, Recurring
-from .renewal import SHARE_SECONDS, Renewer
+from .renewal import Renewer
 from .results import BatchResult, LookAgain
 from .server_check import ServerCheck
 from .settling import Settler
@@ -39,8 +39,8 @@ class Station:
             Recurrence(flow, queue, shared.emit) if isinstance(flow, Recurring) else None
         )
         self._server = server
-        #: How many tasks to claim.
-        self.limit = 1 if flow.one_at_a_time else flow.batch_size
+        #: How many tasks to claim. Of those that are handled one at a time, no other waits behind a slow one.
+        self.limit = self._most = 1 if flow.one_at_a_time else flow.batch_size
         #: Whether other workers serve the same queue.
         self.has_peers = False
         #: How many claims have failed in a row, since when, and when to claim again.
@@ -121,19 +121,15 @@ class Station:
             for held in self.renewer.held()
         )
 
-    def adapt(self, results: BatchResult, seconds: float) -> None:
-        """Double the limit, or halve it if tasks were released, or if something was unavailable to one of them.
-
-        If tasks are handled one at a time, more than `SHARE_SECONDS` halve it, too, and more than half of that keep it.
-        """
+    def adapt(self, results: BatchResult) -> None:
+        """Double the limit, or halve it if tasks were released, or if something was unavailable to one of them."""
         if not results.outage:
             self.gate.handled()
-        alone = self.flow.one_at_a_time
         locked = any(isinstance(retry, LookAgain) for _, retry in results.retries)
-        if results.untouched or locked or (alone and seconds > SHARE_SECONDS):
+        if results.untouched or locked:
             self.limit = max(1, self.limit // 2)
-        elif not alone or seconds < SHARE_SECONDS / 2:
-            self.limit = min(self.flow.batch_size, self.limit * 2)
+        else:
+            self.limit = min(self._most, self.limit * 2)
 
 
 def handled_event(
