@@ -1,7 +1,6 @@
 """What every request and response gets at the door: an id, and headers for browsers."""
 
 import re
-from http import HTTPStatus
 
 import structlog
 from flask import Flask, Response, g, request
@@ -54,22 +53,4 @@ def _leave(response: Response) -> Response:
     if response.mimetype == "text/html":
         for name, value in PAGE.items():
             response.headers.setdefault(name, value)
-    if request.method in ("GET", "HEAD") and tags(request.blueprint):
-        _compare(response)
     return response
-
-
-def tags(blueprint: str | None) -> bool:
-    """Whether the responses of these routes get an ETag here."""
-    return blueprint not in ("stock", "health", "ops")
-
-
-def _compare(response: Response) -> None:
-    """Give a JSON response an ETag made from its body, unless it has one; send 304 if the caller
-    has that version.
-    """
-    if response.status_code != HTTPStatus.OK or response.mimetype != "application/json":
-        return
-    response.add_etag()
-    if request.if_none_match.contains_weak(response.get_etag()[0] or ""):
-        response.status_code = HTTPStatus.NOT_MODIFIED

@@ -18,12 +18,10 @@ from typing import Any, NamedTuple, TypeVar
 from flask import Flask, Response, current_app
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
-from werkzeug.http import generate_etag
 from werkzeug.routing import Rule
 
 from orders.http import problems
 from orders.http.contract import Contract, contract_of
-from orders.http.headers import tags
 from orders.http.routing import Routes
 from orders.http.schemas.problem import ProblemOut
 from orders.http.schemas.providers import WebhookHeaders
@@ -168,14 +166,6 @@ TAKEN: dict[str, Schema] = {
         "header",
         {"description": f"{ANY_VERSION} Required to change what exists.", **VERSIONS},
     ),
-    "If-None-Match": _parameter(
-        "If-None-Match",
-        "header",
-        {
-            "description": "The ETag of the version you have: 304 if it is still current. Anything else is ignored.",
-            "type": "string",
-        },
-    ),
     "If-None-Match: *": _parameter(
         "If-None-Match",
         "header",
@@ -204,11 +194,6 @@ class Route(NamedTuple):
         """The blueprint's name."""
         return str(self.rule.endpoint).partition(".")[0]
 
-    @property
-    def is_tagged(self) -> bool:
-        """Whether `orders.http.headers` compares its responses with the version that the caller has."""
-        return self.method == "get" and tags(self.group)
-
 
 def install(app: Flask) -> None:
     """Have ``app`` describe itself."""
@@ -218,9 +203,7 @@ def install(app: Flask) -> None:
         return json.dumps(document(app)).encode()
 
     def described() -> Response:
-        response = current_app.response_class(text(), mimetype=JSON)
-        response.set_etag(generate_etag(text()))
-        return response
+        return current_app.response_class(text(), mimetype=JSON)
 
     app.add_url_rule("/openapi.json", "openapi", described)
 
@@ -238,7 +221,7 @@ def document(app: Flask) -> Schema:
     )
     groups = {name: each.tag for name, each in app.blueprints.items() if isinstance(each, Routes)}
     paths: Schema = {}
-    shared = {"not_modified": NOT_MODIFIED}
+    shared: Schema = {}
     for route in routes:
         operation = _operation(route, groups[route.group]["name"], shared)
         paths.setdefault(route.path, {})[route.method] = operation
@@ -334,27 +317,20 @@ def _parameters(route: Route) -> Iterator[Schema]:
                 yield _parameter(name, place, _never_null(each), required=required)
     for name in route.contract.noted("takes"):
         yield TAKEN[name]
-    if route.is_tagged:
-        yield TAKEN["If-None-Match"]
 
 
 def _successes(route: Route) -> dict[str, Schema]:
     """What the route returns, with every status that it declares."""
     contract = route.contract
-    found = {
+    return {
         str(int(status)): _success(route, status, description)
         for status, description in {contract.status: contract.description, **contract.also}.items()
     }
-    if route.is_tagged:
-        found["304"] = {"$ref": RESPONSE.format(name="not_modified")}
-    return found
 
 
 def _success(route: Route, status: int, description: str) -> Schema:
     returns = route.contract.returns
     names = ["X-Request-ID", *route.contract.noted("sends")]
-    if route.is_tagged and "ETag" not in names:
-        names.append("ETag")
     if status == HTTPStatus.OK and "Location" in names:  # of what is new
         names.remove("Location")
     return {
@@ -435,12 +411,6 @@ def _headers(names: dict[str, bool]) -> Schema:
         else {**HEADERS[name], "required": False}
         for name, always in names.items()
     }
-
-
-NOT_MODIFIED = {
-    "description": "The version you have is current.",
-    "headers": _headers({"X-Request-ID": True, "ETag": True}),
-}
 
 
 # -- webhooks ------------------------------------------------------------------------------

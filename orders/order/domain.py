@@ -136,11 +136,6 @@ class Order:
     client_reference: str | None = None
     metadata: Mapping[str, Any] | None = None
 
-    @property
-    def tag(self) -> str:
-        """Names what is shown of it: refunds do not change its version."""
-        return f"{self.version}-{self.refunded_minor}" if self.refunded_minor else str(self.version)
-
 
 @dataclass(frozen=True, slots=True)
 class Payment:

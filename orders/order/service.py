@@ -55,14 +55,8 @@ class Placed(NamedTuple):
 
 
 def _expected(versions: frozenset[str] | None) -> str:
-    """The decimal versions, each between spaces, as `OrderRepository.extend` takes them; "*" is any.
-
-    What `Order.tag` adds to a version does not count: no change is refused because of a refund.
-    """
-    if versions is None:
-        return "*"
-    numbers = (version.partition("-")[0] for version in versions)
-    return f" {' '.join(number for number in numbers if number.isdecimal())} "
+    """The decimal versions, each between spaces, as `OrderRepository.extend` takes them; "*" is any."""
+    return "*" if versions is None else f" {' '.join(filter(str.isdecimal, versions))} "
 
 
 class OrderService(Payments, Reads):

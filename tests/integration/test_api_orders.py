@@ -242,45 +242,6 @@ def test_every_answer_with_an_order_has_the_tag_of_its_version(api: Api) -> None
     assert tag(api.send("GET", path)) == '"2"'
 
 
-def test_what_the_caller_has_is_not_sent_again(api: Api) -> None:
-    order = content(api.place())
-    api.pay(order["id"])
-    path = f"/v1/orders/{order['id']}"
-    paths = [
-        "/v1/orders",
-        path,
-        f"{path}/events",
-        f"{path}/payments",
-        "/v1/payments?status=applied",
-    ]
-    for each in paths:
-        first = api.send("GET", each)
-        for known in (tag(first), f'"other", {tag(first)}', f"W/{tag(first)}", "*"):
-            again = api.send("GET", each, headers={"If-None-Match": known})
-            assert (again.status_code, again.get_data()) == (304, b"")
-            assert tag(again) == tag(first)
-            assert "Content-Type" not in again.headers
-        changed = api.send("GET", each, headers={"If-None-Match": '"other"'})
-        assert (changed.status_code, changed.get_data()) == (200, first.get_data())
-        whatever = api.send("GET", each, headers={"If-Match": '"other"'})
-        assert whatever.status_code == 200
-    before = tag(api.send("GET", "/v1/orders"))
-    api.place()
-    again = api.send("GET", "/v1/orders", headers={"If-None-Match": before})
-    assert (again.status_code, len(content(again)["data"])) == (200, 2)
-
-
-def test_an_answer_about_stock_is_sent_in_full(api: Api) -> None:
-    response = api.send("GET", "/v1/stock/tea", headers={"If-None-Match": "*"})
-    assert response.status_code == 200
-
-
-def test_an_error_has_no_tag(api: Api) -> None:
-    missing = api.send("GET", f"/v1/orders/{uuid4()}", headers={"If-None-Match": "*"})
-    problem(missing, 404, "order_not_found")
-    assert "ETag" not in missing.headers
-
-
 # -- ops -----------------------------------------------------------------------------------
 
 

@@ -129,14 +129,6 @@ def test_a_timeout_stays_until_it_is_changed(api: Api) -> None:
     assert none.headers["ETag"] != first.headers["ETag"]
 
 
-def test_a_read_is_never_answered_with_not_modified(api: Api) -> None:
-    """What is held may have changed, although the version did not."""
-    version = get(api).headers["ETag"]
-    for headers in ({"If-None-Match": version}, {"If-None-Match": "*"}):
-        again = api.send("GET", "/v1/stock/tea", headers=headers)
-        assert (again.status_code, content(again)["on_hand"]) == (200, 100)
-
-
 # -- conditional writes --------------------------------------------------------------------
 
 

@@ -1,7 +1,6 @@
 """Orders."""
 
 from typing import Any
-from zlib import crc32
 
 from flask import url_for
 from werkzeug.exceptions import BadRequest
@@ -96,6 +95,7 @@ def _listed(name: str | None) -> str | None:
 
 @orders.get("/orders/<uuid:order_id>", returns=OrderWhyOut, scopes=["orders", "ops"])
 @raises(errors.OrderNotFound)
+@sends("ETag")
 def get_order(order_id: str) -> Any:
     """One order.
 
@@ -103,11 +103,10 @@ def get_order(order_id: str) -> Any:
     """
     order = services().orders.order(reader(), order_id)
     if order.status is not OrderStatus.UNPAID or not may("ops"):
-        return order, etag(order.tag)
+        return order, etag(order.version)
     found = OrderWhyOut.model_validate(order)
     found.why_unpaid = why(services(), order_id)
-    # The version, which does not change with that, still comes first.
-    return found, etag(f"{order.tag}-{crc32(repr(found.why_unpaid).encode()):x}")
+    return found, etag(order.version)
 
 
 @orders.patch("/orders/<uuid:order_id>", returns=OrderOut, scopes=["orders"])
@@ -132,7 +131,7 @@ def extend_order(order_id: str, body: OrderChangeIn) -> Any:
     else:
         given = change.model_dump(exclude_unset=True)
         order = services().orders.describe(caller(), order_id, given, versions=versions)
-    return order, etag(order.tag)
+    return order, etag(order.version)
 
 
 @orders.get("/orders/<uuid:order_id>/events", returns=EventsOut, scopes=["orders", "ops"])
