@@ -307,19 +307,19 @@ def test_what_waits_is_bounded_and_can_still_be_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     quick = stopped(scheduler, monkeypatch)
-    for n in range(MAX_WAITING + 7):
-        scheduler.schedule(str(n), DUE_AT_MS)
+    with structlog.testing.capture_logs() as logs:
+        for n in range(MAX_WAITING + 7):
+            scheduler.schedule(str(n), DUE_AT_MS)
     scheduler.cancel("0")
     scheduler.schedule("1", DUE_AT_MS + 1)
-    with structlog.testing.capture_logs() as logs:
-        quick.set()
-        wait_until(lambda: queue.stats().scheduled == MAX_WAITING, "all but one to be sent")
+    quick.set()
+    wait_until(lambda: queue.stats().scheduled == MAX_WAITING, "all but one to be sent")
     scheduler.close()
     assert due_at_ms(redis_client, queue, "1") == DUE_AT_MS + 1
     assert redis_client.zscore(queue.keys.scheduled, "0") is None
     assert redis_client.zscore(queue.keys.scheduled, str(MAX_WAITING - 1)) == DUE_AT_MS
     assert redis_client.zscore(queue.keys.scheduled, str(MAX_WAITING)) is None
-    assert [log["dropped"] for log in logs] == [7]
+    assert [log["event"] for log in logs] == ["too many changes waiting"]
 
 
 def test_what_has_piled_up_is_sent_at_once_a_slice_in_a_call(

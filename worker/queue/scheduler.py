@@ -8,8 +8,6 @@ from threading import Condition, Thread
 from time import sleep
 from typing import NamedTuple, Self
 
-import redis
-
 from ..errors import described
 from ..flow import MAX_DELAY_MS, Due
 from ..log import Reminder, log
@@ -61,7 +59,7 @@ class BatchScheduler:
         """Send nothing and start no thread yet."""
         self._queue = queue
         self._clock = queue.environment.clock
-        self._no_thread, self._too_many, self._unsent = (Reminder(self._clock) for _ in range(3))
+        self._failure, self._full = Reminder(self._clock), Reminder(self._clock)
         self._reset()
         if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
             reset = weakref.WeakMethod(self._reset)
@@ -73,7 +71,6 @@ class BatchScheduler:
         self._changed = Condition()
         #: By task id; None means that the task is cancelled.
         self._waiting: dict[str, _Entry | None] = {}
-        self._dropped = 0
         self._closing = False
         self._thread = Thread()
         self._at_exit: Finalize[None] | None = None
@@ -127,21 +124,21 @@ class BatchScheduler:
 
     def _change(self, task_id: str, change: _Entry | None) -> None:
         with self._changed:
-            if len(self._waiting) < MAX_WAITING or task_id in self._waiting:
+            dropped = len(self._waiting) >= MAX_WAITING and task_id not in self._waiting
+            if not dropped:
                 self._waiting[task_id] = change
                 self._changed.notify()
-            else:
-                self._dropped += 1
             if not self._thread.is_alive():
                 self._start()
+        if dropped and self._full.is_due():
+            log.warning("too many changes waiting", queue=self._queue.name)
 
     def _start(self) -> None:
         self._thread = Thread(target=self._run, name=f"scheduler {self._queue.name}", daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:  # out of threads: the next change tries again
-            if self._no_thread.is_due():
-                log.warning("scheduler not started", queue=self._queue.name, error=described(error))
+            self._failed("scheduler not started", error)
         else:
             # Finalize, because atexit's functions are not called in processes that multiprocessing forked.
             self._at_exit = Finalize(None, self.close, exitpriority=0)
@@ -164,14 +161,9 @@ class BatchScheduler:
                     task_id: self._waiting.pop(task_id)
                     for task_id in [*islice(self._waiting, SLICE)]
                 }
-                dropped = 0
-                if self._dropped and (not self._waiting or self._too_many.is_due()):
-                    dropped, self._dropped = self._dropped, 0
                 if not changes:
                     self._end()
                     return
-            if dropped:
-                log.warning("too many changes waiting", queue=self._queue.name, dropped=dropped)
             self._send(changes)
 
     def _send(self, changes: dict[str, _Entry | None]) -> None:
@@ -183,16 +175,11 @@ class BatchScheduler:
             self._queue.cancel_many(cancelled)
             self._queue.purge(revived)
             self._queue.schedule_many(scheduled)
-        except redis.RedisError as error:
-            if self._unsent.is_due():
-                log.warning(
-                    "changes not sent",
-                    queue=self._queue.name,
-                    changes=len(changes),
-                    error=described(error),
-                )
-        except Exception:
-            if self._unsent.is_due():
-                log.exception("changes not sent", queue=self._queue.name, changes=len(changes))
+        except Exception as error:  # noqa: BLE001  whatever it is, the next changes are sent
+            self._failed("changes not sent", error)
         else:
-            self._unsent.reset()
+            self._failure.reset()
+
+    def _failed(self, event: str, error: Exception) -> None:
+        if self._failure.is_due():
+            log.warning(event, queue=self._queue.name, error=described(error))
