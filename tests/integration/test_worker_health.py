@@ -20,6 +20,7 @@ from devtools.valkey import Valkey
 from tests.faults.site import Site
 from tests.integration.workers import running
 from worker import DelayQueue, Flow, Worker, events
+from worker.watch.exposure import MetricsUnavailable, exposed
 from worker.watch.monitoring import ask
 
 
@@ -300,31 +301,7 @@ def test_a_port_that_is_taken_is_one_line(
     )
 
 
-#: A command line where there is no prometheus-client.
-WITHOUT_CLIENT = """
-import sys
-sys.modules["prometheus_client"] = None
-from worker.cli import main
-sys.exit(main())
-"""
-
-
-def test_without_prometheus_client_there_is_health_all_the_same(
-    redis_client: redis.Redis, valkey: Valkey, tmp_path: Path
-) -> None:
-    redis_client.ping()
-    port = free_port()
-    (tmp_path / "without.py").write_text(WITHOUT_CLIENT)
-    env = {"REDIS_URL": valkey.url, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    command = ["without", "run", "tests.integration.flows:frail", "--metrics-port", str(port)]
-    worker = python(command, env, tmp_path / "worker.log")
-    try:
-        wait_for_state(port, 200, "ok")
-        status, text = ask(f"http://127.0.0.1:{port}/metrics")
-        assert (status, text) == (
-            501,
-            "Metrics need prometheus-client, which is not installed.\n",
-        )
-        assert worker.stop() == 0
-    finally:
-        worker.kill()
+def test_metrics_need_prometheus_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(MetricsUnavailable), exposed([], "", threads=1, host="", port=1):
+        pass

@@ -7,13 +7,16 @@ from contextlib import ExitStack, closing, contextmanager
 from http import HTTPStatus
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+from ..errors import WorkerError
 from ..flow import Flow
 from ..log import log
 from ..runtime.liveness import WorkerHealth
 from ..runtime.worker import Worker
 from .monitoring import MonitoringServer, respond
 
-NOT_INSTALLED = "Metrics need prometheus-client, which is not installed."
+
+class MetricsUnavailable(WorkerError):
+    """Metrics need prometheus-client, which is not installed."""
 
 
 @contextmanager
@@ -23,37 +26,27 @@ def exposed(
     """A worker for the caller to run. With a port, ``/metrics`` and ``/healthz`` are served meanwhile.
 
     ``/metrics`` contains everything in prometheus-client's default registry, so metrics that a handler adds
-    appear there without further configuration. Raises PortUnavailable, and ValueError as `Worker` does.
+    appear there without further configuration. Raises PortUnavailable, MetricsUnavailable, and ValueError as `Worker` does.
     """
     if port is None:
         yield Worker(flows, redis_url, threads=threads)
         return
-    with ExitStack() as stack:
-        try:
-            from prometheus_client import REGISTRY, make_wsgi_app  # noqa: PLC0415  optional
+    try:
+        from prometheus_client import REGISTRY, make_wsgi_app  # noqa: PLC0415  optional
 
-            from .metrics import Metrics  # noqa: PLC0415
-        except ModuleNotFoundError as error:
-            if error.name != "prometheus_client":
-                raise
-            log.warning(NOT_INSTALLED)
-            worker, page = Worker(flows, redis_url, threads=threads), not_installed
-        else:
-            names = [flow.name for flow in flows]
-            metrics = stack.enter_context(closing(Metrics(names, redis_url)))
-            worker = Worker(flows, redis_url, threads=threads, listeners=[metrics])
-            metrics.watch(worker.health)
-            REGISTRY.register(metrics)
-            stack.callback(REGISTRY.unregister, metrics)
-            page = make_wsgi_app()
-        pages = {"/metrics": page, "/healthz": health_page(worker.health)}
+        from .metrics import Metrics  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise MetricsUnavailable from error
+    with ExitStack() as stack:
+        metrics = stack.enter_context(closing(Metrics([flow.name for flow in flows], redis_url)))
+        worker = Worker(flows, redis_url, threads=threads, listeners=[metrics])
+        metrics.watch(worker.health)
+        REGISTRY.register(metrics)
+        stack.callback(REGISTRY.unregister, metrics)
+        pages = {"/metrics": make_wsgi_app(), "/healthz": health_page(worker.health)}
         server = stack.enter_context(closing(MonitoringServer(host, port, pages)))
         log.info("metrics and health are served", host=host, port=server.server_port)
         yield worker
-
-
-def not_installed(_environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
-    return respond(start_response, NOT_INSTALLED, HTTPStatus.NOT_IMPLEMENTED)
 
 
 def health_page(health: Callable[[], WorkerHealth]) -> WSGIApplication:
