@@ -1,15 +1,12 @@
-"""What an operator reads: dead letters in pages, and whether the queue's invariants hold."""
+"""What an operator reads: dead letters in pages, and where a task is."""
 
 from collections.abc import Callable
-from unittest.mock import patch
 
 import pytest
-import redis
 
-from tests.contract.state import attempts, state
+from tests.contract.state import state
 from tests.contract.steps import bury
 from worker import DelayQueue, Place, Put, TaskState
-from worker.queue.operator_side import INSPECTED
 
 #: More than a script searches from both ends of the list.
 MANY = 2600
@@ -122,58 +119,6 @@ def test_all_dead_ids_of_a_long_list_come_once_each(queue: DelayQueue, nth: int)
     assert seen == ids
     left = [task_id for page in queue.dead_ids() for task_id in page]
     assert left == [task_id for task_id in ids if int(task_id) % nth]
-
-
-def test_a_queue_in_order_has_no_inconsistencies(queue: DelayQueue) -> None:
-    bury(queue, "dead", "requeued")
-    queue.requeue(["requeued"], now_ms=1)
-    queue.schedule_many([("leased", 0, b"x"), ("cancelled", 0, b"")])
-    assert len(queue.claim(10, 1000, now_ms=0).tasks) == 2
-    queue.cancel("cancelled")
-    before = state(queue)
-    assert queue.inspect() == []
-    assert state(queue) == before
-
-
-def test_each_kind_of_inconsistency_is_told(client: redis.Redis, queue: DelayQueue) -> None:
-    keys = queue.keys
-    held = attempts(1, "t" * 64)
-    client.zadd(keys.scheduled, {"twice": 1, "held": 1})
-    client.zadd(keys.leased, {"twice": 1, "free": 1})
-    client.hset(keys.tokens, mapping={"held": held, "gone": attempts(1), "twice": held})
-    client.zadd(keys.dead, {"dead": 1, "purged": 1})
-    client.hset(keys.letters, "dead", "{}")
-    client.zadd(keys.scheduled, {"dead": 1})
-    assert sorted(queue.inspect()) == [
-        "dead is scheduled and dead at once",
-        "free is leased, and has no lease token",
-        "gone is in no place, but its attempts are recorded",
-        "held is scheduled, and has a lease token",
-        "purged is dead, and has no letter",
-        "twice is scheduled and leased at once",
-    ]
-
-
-def test_only_a_sample_is_inspected(client: redis.Redis, queue: DelayQueue) -> None:
-    both = {f"{n:04}": n for n in range(1000)}
-    client.zadd(queue.keys.scheduled, both)
-    client.zadd(queue.keys.leased, both)
-    assert len(queue.inspect(10)) == 10
-    for sample in (0, 501):
-        with pytest.raises(ValueError, match="1 to 500"):
-            queue.inspect(sample)
-
-
-def test_a_sample_is_inspected_a_hundred_tasks_at_a_time(queue: DelayQueue) -> None:
-    queue.schedule_many((f"{n}", n, b"") for n in range(2 * INSPECTED + 1))
-    with patch.object(queue, "_run", wraps=queue._run) as run:
-        assert queue.inspect(500) == []
-    assert run.call_count == 3
-
-
-def test_a_task_that_ends_meanwhile_is_not_inconsistent(queue: DelayQueue) -> None:
-    with patch.object(queue, "_sampled", return_value=[b"ended"]):
-        assert queue.inspect() == []
 
 
 def test_the_servers_time_is_in_ms(queue: DelayQueue) -> None:

@@ -37,7 +37,6 @@ OF_QUEUE = f"--queue {QUEUE}"
 #: Each command, and its exit status.
 COMMANDS = {
     f"stats {OF_QUEUE}": 0,
-    f"upcoming {OF_QUEUE} --limit 500": 0,
     f"workers {OF_QUEUE}": 0,
     f"doctor {FLOWS}": 2,  # no worker is running
     f"dead list {OF_QUEUE}": 0,

@@ -368,7 +368,7 @@ def test_an_extra_run_leaves_the_planned_one_alone(
     [extra] = queue.claim(9, 1000).tasks
     assert extra.id == run["id"]
     assert extra.due_at_ms == round(1000 * datetime.fromisoformat(extra.id).timestamp())
-    assert queue.upcoming() == [upcoming]
+    assert state(queue)["scheduled"] == dict([upcoming])
 
 
 def test_a_flow_that_does_not_recur_has_no_extra_run(
@@ -377,48 +377,6 @@ def test_a_flow_that_does_not_recur_has_no_extra_run(
     assert main(["run-now", "--redis-url", valkey.url, FLOWS]) == 1
     assert "none of these flows is recurring" in capsys.readouterr().err
     command("run-now", RECURRING, "--queue", "operated", status=1)
-
-
-def test_the_next_runs_are_listed_in_their_time_zone(
-    command: Command, redis_client: redis.Redis
-) -> None:
-    queue = DelayQueue(redis_client, "yearly")
-    [yearly, _] = recurring()
-    assert isinstance(yearly, Recurring)
-    upcoming = yearly.schedule.after(queue.server_time_ms())
-    listing = ("upcoming", RECURRING, "--queue", "yearly", "--limit", "3")
-
-    def states() -> list[str]:
-        return [json.loads(line)["state"] for line in command(*listing, "--json").splitlines()]
-
-    assert states() == ["planned"] * 3, "no worker has run yet"
-    queue.seed(str(yearly.schedule), 1, upcoming)
-    assert states() == ["scheduled", "planned", "planned"]
-    first, second, third = command(*listing).splitlines()[1:]
-    assert f"{upcoming.id}  scheduled  in" in first
-    assert " 24 December " in first
-    for line in (first, second, third):
-        assert line.endswith(", 02:00:00, Europe/Berlin")
-    queue.cancel(upcoming.id)
-    assert states() == ["planned"] * 3
-    assert upcoming.id not in command(*listing), "a run that was skipped"
-
-
-@pytest.mark.usefixtures("queue")
-def test_the_next_tasks_are_listed_in_local_time(
-    command: Command, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TZ", "EAST-9:30")
-    time.tzset()
-    queue.schedule("overdue", 1_700_000_000_000)
-    queue.schedule("future", 2_000_000_000_000)
-    overdue, future, waiting = command("upcoming", "--queue", "operated").splitlines()[1:]
-    assert re.search(r"overdue .* ago +Wednesday 15 November 2023, 07:43:20, EAST$", overdue)
-    assert re.search(r"future .*in [\d.]+ d +Wednesday 18 May 2033, 13:03:20, EAST$", future)
-    assert re.search(r"waiting .*in [\d.]+ d +-$", waiting), "after the year 9999"
-    assert len(command("upcoming", FLOWS, "--limit", "1").splitlines()) == 2
-    monkeypatch.undo()
-    time.tzset()
 
 
 # -- on a terminal -------------------------------------------------------------------------

@@ -94,7 +94,6 @@ def test_all_is_well(redis_client: redis.Redis, flow: Flow) -> None:
         "queue.workers",
         "queue.backlog",
         "queue.dead",
-        "queue.invariants",
         "flow.settings",
     ]
 
@@ -305,14 +304,6 @@ def test_a_poison_task(valkey: Valkey, redis_client: redis.Redis, queue: DelayQu
     assert finding.level is Level.WARNING
     assert finding.summary.startswith("examined: 1 dead letter; the newest: ")
     assert "dead requeue" in finding.advice
-
-
-def test_a_task_in_two_places(redis_client: redis.Redis, queue: DelayQueue, flow: Flow) -> None:
-    redis_client.zadd(queue.keys.scheduled, {"a": 2**52})
-    redis_client.zadd(queue.keys.leased, {"a": 2**52})
-    finding = found(redis_client, flow)["queue.invariants"]
-    assert finding.level is Level.FAILURE
-    assert "a is scheduled and leased at once" in finding.summary
 
 
 def test_keys_of_another_type(redis_client: redis.Redis, queue: DelayQueue, flow: Flow) -> None:

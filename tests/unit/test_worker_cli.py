@@ -213,7 +213,6 @@ def test_a_pattern_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[s
     [
         ["run"],
         ["stats"],
-        ["upcoming"],
         ["workers"],
         ["doctor"],
         ["dead", "list"],

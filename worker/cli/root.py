@@ -10,7 +10,7 @@ from ..queue.advice import with_advice
 from .dead import dead
 from .doctor import doctor
 from .run import health, run
-from .stats import stats, upcoming, workers
+from .stats import stats, workers
 from .tasks import cancel, pause, resume, run_now, schedule
 
 #: The exit status that shells use for a command that SIGINT ended.
@@ -53,7 +53,7 @@ def cli() -> None:
 
 
 for command in (
-    *(run, health, stats, upcoming, workers, doctor, dead),
+    *(run, health, stats, workers, doctor, dead),
     *(schedule, run_now, cancel, pause, resume),
 ):
     cli.add_command(command)

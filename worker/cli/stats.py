@@ -1,4 +1,4 @@
-"""``stats``, once or until Ctrl-C, ``upcoming`` and ``workers``"""
+"""``stats``, once or until Ctrl-C, and ``workers``"""
 
 import dataclasses
 import time
@@ -18,8 +18,6 @@ from ..errors import Unavailable
 from ..flow import Flow
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import WorkerStatus
-from ..runtime.cron import EPOCH, MILLISECOND
-from ..runtime.recurring import Recurring
 from .options import Chosen, examples, of_flows
 
 
@@ -140,69 +138,3 @@ def _cells(queue: str, worker: WorkerStatus) -> Sequence[object]:
         f"{row['oldest_seconds']} s" if row["holds"] else "",
         "silent" if row["silent"] else "" if row["up"] else "down",
     )
-
-
-# -- what is due next ----------------------------------------------------------------------
-
-
-@click.command(
-    epilog=examples("""
-        upcoming
-        upcoming nightly:flows --limit 30        the runs of the next thirty nights
-        upcoming --queue emails --json | jq .id""")
-)
-@of_flows
-@AS_JSON
-@click.option("--limit", type=click.IntRange(1), default=10, help="for each queue (default: 10)")
-def upcoming(named: Chosen, *, as_json: bool, limit: int) -> None:
-    """List the tasks that are due next, and the next runs of recurring flows.
-
-    A recurring flow's times are in its own time zone, others in this machine's. Of its runs only the next one is
-    scheduled; those after it are planned, unless its schedule changes.
-    """
-    rows = []
-    for queue, flow in named.queues_and_flows():
-        now_ms = queue.server_time_ms()
-        for due_at_ms, task_id, state in _next(queue, flow, now_ms, limit):
-            local, zone = _local(due_at_ms, flow)
-            if as_json:
-                print_json(
-                    {
-                        "queue": queue.name,
-                        "id": task_id,
-                        "state": state,
-                        "due_at": local and local.isoformat(),
-                        "due_at_ms": due_at_ms,
-                        "timezone": zone,
-                    }
-                )
-            at = local and f"{local:%A} {local.day} {local:%B %Y, %H:%M:%S}, {zone}"
-            rows.append((queue.name, task_id, state, _in(due_at_ms - now_ms), at))
-    if not as_json:
-        print_table(("queue", "id", "state", "due", "at"), rows)
-
-
-def _next(
-    queue: DelayQueue, flow: Flow | None, now_ms: int, limit: int
-) -> list[tuple[int, str, str]]:
-    """The due time, id and state of what is due next, the first one first; as many as ``limit``, or fewer."""
-    found = [(due_at_ms, task_id, "scheduled") for task_id, due_at_ms in queue.upcoming(limit)]
-    if isinstance(flow, Recurring):
-        # What was seeded is scheduled, or was cancelled.
-        last_ms = max(now_ms, queue.last_seeded_ms() or 0)
-        for _ in range(limit):
-            run = flow.schedule.after(last_ms)
-            found.append((run.due_at_ms, run.id, "planned"))
-            last_ms = run.due_at_ms
-    return sorted(found)[:limit]
-
-
-def _local(due_at_ms: int, flow: Flow | None) -> tuple[datetime | None, str | None]:
-    """The time and its time zone; None after the year 9999."""
-    try:
-        if isinstance(flow, Recurring):
-            return flow.schedule.local(due_at_ms), flow.schedule.zone.key
-        local = (EPOCH + due_at_ms * MILLISECOND).astimezone()
-    except OverflowError:
-        return None, None
-    return local, local.tzname()

@@ -1,4 +1,4 @@
-"""Checks of a queue in Redis: pause, workers, backlog, dead letters, invariants."""
+"""Checks of a queue in Redis: pause, workers, backlog, dead letters."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -119,12 +119,6 @@ def _tasks(queue: DelayQueue, pause: Pause | None) -> Iterator[Finding]:
         summary = f"{name}: {quantity(stats.dead, 'dead letter')}; the newest: {common}"
         advice = "See `dead list` for the reasons, fix the cause, then `dead requeue` or `dead purge` them."
         yield warning("queue.dead", summary, advice)
-    if broken := queue.inspect():
-        summary = f"{name}: {len(broken)} of a sample: {_named(broken)}"
-        advice = "Another program has written these keys. `cancel` such a task; a sweep schedules it again."
-        yield failure("queue.invariants", summary, advice)
-    else:
-        yield ok("queue.invariants", f"{name}: each task is in one place, with a token if leased")
 
 
 def _named(items: list[str]) -> str:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import chain, islice
 from operator import eq
 from typing import Any
 from urllib.parse import unquote
@@ -22,10 +21,6 @@ LETTERS = 100
 #: How many are removed at a time. Fewer, because each memory page is copied on its first write while Redis
 #: rewrites its file.
 REMOVED = 50
-#: How many tasks a script inspects at a time: five commands for each.
-INSPECTED = 100
-#: This limit keeps a list from blocking the server for more than a few milliseconds.
-MAX_SAMPLE = 500
 
 
 class OperatorSide(ScriptedQueue):
@@ -128,21 +123,6 @@ class OperatorSide(ScriptedQueue):
             oldest_dead_age_ms=max(0, oldest_dead_age_ms),
         )
 
-    def upcoming(self, limit: int = 10) -> list[tuple[str, int]]:
-        """The scheduled tasks that are due first, as (id, due_at_ms), in this order. Changes nothing.
-
-        Raises ValueError for a limit that is not 1 to 500.
-        """
-        if not 1 <= limit <= MAX_SAMPLE:
-            raise ValueError(f"a limit is 1 to {MAX_SAMPLE} tasks, not {limit}")
-        found = self._redis.zrange(self.keys.scheduled, 0, limit - 1, withscores=True)
-        return [(id_to_text(task_id), int(due_at_ms)) for task_id, due_at_ms in found]
-
-    def last_seeded_ms(self) -> int | None:
-        """When the last occurrence that was `seed`ed is or was due, in ms since the epoch; None without one."""
-        found = self._redis.zrange(self.keys.seeded, -1, -1, withscores=True)
-        return int(found[0][1]) if found else None
-
     def look_up(self, task_id: str, *, now_ms: int | None = None) -> TaskState | None:
         """Where a task is; None when the queue does not have it. Changes nothing."""
         return self.look_up_many([task_id], now_ms=now_ms).get(task_id)
@@ -160,30 +140,6 @@ class OperatorSide(ScriptedQueue):
                     state = TaskState(Place(place.decode()), *counts)
                     found[id_to_text(task_id)] = state._replace(error=unquote(error.decode()))
         return found
-
-    def inspect(self, sample: int = 200) -> list[str]:
-        """A sentence for each task that breaks an invariant of the queue, among ``sample`` tasks of each place.
-
-        Changes nothing. Raises ValueError for a sample that is not 1 to 500.
-        """
-        if not 1 <= sample <= MAX_SAMPLE:
-            raise ValueError(f"a sample is 1 to {MAX_SAMPLE} tasks, not {sample}")
-        broken: list[str] = []
-        for part in slices(self._sampled(sample), size=INSPECTED):
-            reply = self._run("inspect", None, *part)
-            rows = zip(*(reply[column::6] for column in range(6)), strict=True)
-            broken += [_inconsistency(id_to_text(task_id), *places) for task_id, *places in rows]
-        return broken
-
-    def _sampled(self, sample: int) -> list[bytes]:
-        """The ids of so many tasks in each place, and of so many whose attempts are recorded."""
-        with self._redis.pipeline(transaction=False) as pipe:
-            pipe.zrange(self.keys.scheduled, 0, sample - 1)
-            pipe.zrange(self.keys.leased, 0, sample - 1)
-            pipe.zrevrange(self.keys.dead, 0, sample - 1)
-            pipe.hscan(self.keys.tokens, count=sample)
-            *places, (_, recorded) = pipe.execute()
-        return [*dict.fromkeys(chain(*places, islice(recorded, sample)))]
 
     def server_time_ms(self) -> int:
         """The server's clock: ms since the epoch."""
@@ -275,18 +231,3 @@ def may_evict(policy: str) -> bool:
     """Whether a server with this maxmemory-policy may delete a queue."""
     # "volatile-lru" and the like evict only keys with a TTL, which a queue's keys never have.
     return policy != "noeviction" and not policy.startswith("volatile-")
-
-
-def _inconsistency(task_id: str, *flags: int) -> str:
-    """What `inspect.lua` found wrong with a task, as a sentence."""
-    *places, held, letter = flags
-    names = [
-        name for name, there in zip(("scheduled", "leased", "dead"), places, strict=True) if there
-    ]
-    if not names:
-        return f"{task_id} is in no place, but its attempts are recorded"
-    if len(names) > 1:
-        return f"{task_id} is {' and '.join(names)} at once"
-    if letter != places[2]:
-        return f"{task_id} is {names[0]}, and has {'a' if letter else 'no'} letter"
-    return f"{task_id} is {names[0]}, and has {'a' if held else 'no'} lease token"
