@@ -23,7 +23,7 @@ from tests.faults.load import Load
 from tests.faults.pauses import last
 from tests.faults.site import HURRIED, PATIENT, SKUS, STOCKED, Customer, Site, small_disk
 from tests.integration.workers import frozen
-from worker.runtime.ticks import TICK_SECONDS
+from worker.runtime.worker import TICK_SECONDS
 
 #: Three failures in a row, at most 0.2 s apart, would be a dead letter.
 SETTINGS = {"MAX_FAILURES": "3", "RETRY_BASE_SECONDS": "0.1", "RETRY_CAP_SECONDS": "0.2"}

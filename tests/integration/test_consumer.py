@@ -668,7 +668,7 @@ def test_a_client_that_was_given_is_left_open(valkey: Valkey) -> None:
 def test_a_signal_handler_may_close_it_during_the_first_take(valkey: Valkey) -> None:
     close = """
 import os, signal, sys, worker
-from worker.runtime.server_check import ServerCheck
+from worker.runtime.lane import ServerCheck
 consumer = worker.Consumer(sys.argv[1], "q")
 signal.signal(signal.SIGTERM, lambda *_: consumer.close())
 ServerCheck.check = lambda _: os.kill(os.getpid(), signal.SIGTERM)

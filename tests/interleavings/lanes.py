@@ -19,9 +19,7 @@ from tests.interleavings.queue_world import TOKEN
 from tests.unit.engine import shared_by
 from worker import Consumer, ConsumerClosed, DelayQueue, Recurring, Task
 from worker.queue.environment import Environment
-from worker.runtime.lane import Lane
-from worker.runtime.server_check import ServerCheck
-from worker.runtime.station import Station
+from worker.runtime.lane import Lane, ServerCheck, Station
 
 LEASE_SECONDS, MINUTE, BEGIN_MS = 20, 60_000, 1_800_000_000_000
 #: How a process goes on where it has stopped.

@@ -13,9 +13,9 @@ from orders.webhooks.turns import Turns, _Ring
 from tests.interleavings.queue_world import QueueWorld
 from tests.interleavings.rewriting import rewriting
 from worker import DelayQueue
+from worker.runtime.lane import Station
 from worker.runtime.recurring import Recurrence
 from worker.runtime.settling import Settler
-from worker.runtime.station import Station
 
 
 class Mistake(NamedTuple):

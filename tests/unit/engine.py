@@ -10,10 +10,9 @@ import redis
 
 from worker import DelayQueue, Flow, events
 from worker.queue.environment import REAL, Environment
+from worker.runtime.lane import ServerCheck, Station
 from worker.runtime.outages import Gate
-from worker.runtime.server_check import ServerCheck
 from worker.runtime.shared import Shared
-from worker.runtime.station import Station
 from worker.runtime.waker import Alarm
 
 E = TypeVar("E", bound=events.Event)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from worker import Consumer, ConsumerClosed, Task
-from worker.runtime.results import BatchResult
+from worker.runtime.isolation import BatchResult
 
 NOWHERE = "redis://127.0.0.1:1/0"
 

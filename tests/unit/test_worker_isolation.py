@@ -23,8 +23,7 @@ from worker import (
     one_at_a_time,
 )
 from worker.queue.environment import REAL
-from worker.runtime.isolation import ISOLATION_SECONDS, handle
-from worker.runtime.results import BatchResult, LookAgain
+from worker.runtime.isolation import ISOLATION_SECONDS, BatchResult, LookAgain, handle
 
 
 def _run(

@@ -32,10 +32,8 @@ from worker import (
 )
 from worker.queue.environment import Environment
 from worker.queue.replies import Claim
-from worker.runtime.lane import SLOW_POLL_SECONDS, Lane
-from worker.runtime.results import BatchResult, LookAgain
-from worker.runtime.server_check import ServerCheck
-from worker.runtime.station import RECONNECT, Station
+from worker.runtime.isolation import BatchResult, LookAgain
+from worker.runtime.lane import RECONNECT, SLOW_POLL_SECONDS, Lane, ServerCheck, Station
 
 GONE = redis.ConnectionError("gone")
 

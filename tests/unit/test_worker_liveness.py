@@ -7,10 +7,9 @@ import pytest
 
 from tests.unit.engine import Clock, ClockedQueue, shared_by, station_of
 from worker import Flow, Task
-from worker.runtime.lane import STALLED_SECONDS, Lane
+from worker.runtime.lane import STALLED_SECONDS, Lane, Station
 from worker.runtime.liveness import GRACE_SECONDS, Liveness, Watched, WorkerHealth
 from worker.runtime.outages import HANGS_SECONDS
-from worker.runtime.station import Station
 from worker.runtime.sweep import Sweeper
 from worker.runtime.waker import Alarm
 

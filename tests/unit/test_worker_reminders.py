@@ -17,14 +17,14 @@ from worker import BatchScheduler, Due, Flow, Task, Unavailable, events
 from worker.log import Reminder
 from worker.records import outbox
 from worker.runtime.event_log import EventLog
+from worker.runtime.isolation import BatchResult
+from worker.runtime.lane import ServerCheck
 from worker.runtime.pauses import PauseWatch
 from worker.runtime.renewal import Renewer
-from worker.runtime.results import BatchResult
-from worker.runtime.server_check import ServerCheck
 from worker.runtime.settling import Settler
 from worker.runtime.sweep import Sweeper
-from worker.runtime.ticks import Ticks
 from worker.runtime.waker import Alarm
+from worker.runtime.worker import Ticks
 
 SILENT = redis.TimeoutError("silent")
 MINUTES = 10

@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, shared_by
 from worker import Flow, Task, events
+from worker.runtime.isolation import BatchResult
 from worker.runtime.renewal import CHECK_EVERY, HeldTasks, Renewer
-from worker.runtime.results import BatchResult
 from worker.runtime.settling import Settler
 
 LEASE_SECONDS = 9.0

@@ -13,10 +13,8 @@ from structlog.testing import capture_logs
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, shared_by
 from worker import Backoff, DeadLetter, Delays, Flow, Reschedule, Retry, Task, Unavailable, events
 from worker.flow import MAX_DELAY_MS
-from worker.runtime.delays import retry_delay_ms
-from worker.runtime.postponed import Postponed
-from worker.runtime.results import BatchResult, LookAgain
-from worker.runtime.settling import MAX_UNCONFIRMED, Settler
+from worker.runtime.isolation import BatchResult, LookAgain
+from worker.runtime.settling import MAX_UNCONFIRMED, Postponed, Settler, retry_delay_ms
 
 GONE = redis.TimeoutError("silent")
 ERROR = ValueError("no such customer")

@@ -37,8 +37,8 @@ from worker import (
     one_at_a_time,
 )
 from worker.flow import MAX_DELAY_MS, Sweep
+from worker.runtime.isolation import BatchResult
 from worker.runtime.outages import HANGS_SECONDS
-from worker.runtime.results import BatchResult
 from worker.runtime.sweep import (
     EXTEND_AFTER,
     PARKED_SECONDS,

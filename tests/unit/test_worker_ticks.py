@@ -8,7 +8,7 @@ from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from tests.integration.workers import running
 from worker import Flow, Worker
-from worker.runtime.ticks import TICK_SECONDS, Ticks
+from worker.runtime.worker import TICK_SECONDS, Ticks
 
 
 def test_a_tick_that_fails_is_logged_once_and_called_again() -> None:

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from worker import DelayQueue, Due, Flow, Retry, Task, Unavailable, UnsafeServer, Worker, events
 from worker.queue.environment import Environment
 from worker.runtime.heartbeat import Heartbeat
+from worker.runtime.lane import ServerCheck
 from worker.runtime.outages import HangDetector
-from worker.runtime.server_check import ServerCheck
 from worker.runtime.worker import DRAIN_SECONDS, SETTLE_SECONDS
 
 NOWHERE = "redis://127.0.0.1:1"

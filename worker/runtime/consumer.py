@@ -15,11 +15,9 @@ from ..flow import MAX_SECONDS, CommonSettings, Flow, Outcome, Task
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import REAL, Environment
 from .event_log import EventLog
-from .isolation import results_of_error
-from .lane import Batch, Lane
+from .isolation import BatchResult, results_of_error
+from .lane import Batch, Lane, ServerCheck
 from .renewal import HeldTasks
-from .results import BatchResult
-from .server_check import ServerCheck
 from .shared import Shared
 from .waker import Waker
 

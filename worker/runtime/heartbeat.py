@@ -13,8 +13,8 @@ import redis
 
 from ..errors import described
 from ..log import log
+from .lane import Station
 from .outages import HangDetector
-from .station import Station
 
 #: Time between two heartbeats. With these an idle worker sends less than a command in two seconds for each queue.
 BEAT_SECONDS = 20.0

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from .lane import Lane
+from .lane import Lane, Station
 from .outages import HangDetector
-from .station import Station
 from .sweep import Sweeper
 
 #: Added to ``max_runtime_seconds``, because a call may end and be settled just then.

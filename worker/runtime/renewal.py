@@ -16,7 +16,7 @@ from ..flow import Flow, Task
 from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import Clock
-from .results import BatchResult
+from .isolation import BatchResult
 from .settling import Settler
 from .shared import Shared, repeat
 

@@ -1,4 +1,7 @@
-"""Settles tasks: exactly one call acks, retries or releases each task, or makes it a dead letter."""
+"""Settles tasks: exactly one call acks, retries or releases each task, or makes it a dead letter.
+
+What was postponed is noted for a sweep that cannot ask Redis.
+"""
 
 import math
 from collections import deque
@@ -9,18 +12,85 @@ from typing import Any
 import redis
 
 from .. import events
-from ..errors import LeaseLost, described
-from ..flow import Flow, NotDue, Retry, Task
+from ..backoff import Backoff
+from ..errors import FATAL, LeaseLost, described
+from ..flow import MAX_DELAY_MS, Flow, NotDue, Retry, Task
 from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
+from ..queue.environment import Clock
 from ..queue.replies import Put
-from .delays import retry_delay_ms
-from .postponed import Postponed
-from .results import BatchResult, LookAgain
+from .isolation import BatchResult, LookAgain
 from .shared import Shared
 
 #: How many calls that Redis did not confirm are kept to be sent again. Beyond that the oldest is dropped.
 MAX_UNCONFIRMED = 1000
+#: With more postponed tasks than this, those whose time has come are removed.
+TIDY_ABOVE = 1000
+#: How many postponed tasks are kept at most: dead ones stay until this process handles them again.
+MAX_POSTPONED = 100_000
+
+
+class Postponed:
+    """Tasks that this process has postponed. While Redis is down, its sweep can only ask here.
+
+    Times are on the monotonic clock. Any thread may use it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until: dict[str, float] = {}
+        self._since: dict[str, float] = {}
+        self._full = TIDY_ABOVE
+
+    def add(self, task_id: str, until: float) -> None:
+        self._until[task_id] = until
+        self._since[task_id] = math.inf if until == math.inf else self._clock()
+        if len(self._until) > self._full:
+            self._tidy()
+            self._full = max(TIDY_ABOVE, 2 * len(self._until))
+
+    def discard(self, ids: Iterable[str]) -> None:
+        if self._until:
+            for task_id in ids:
+                self._until.pop(task_id, None)
+                self._since.pop(task_id, None)
+
+    def covers(self, task_id: str, due_at: float) -> bool:
+        """Whether a task is postponed that is due at ``due_at`` by its records.
+
+        If it became due only after it was postponed, the records have a new time for it, which takes
+        precedence, as in restore.lua. A dead task stays dead.
+        """
+        return task_id in self and due_at <= self._since.get(task_id, math.inf)
+
+    def __contains__(self, task_id: str) -> bool:
+        return self._until.get(task_id, 0.0) > self._clock()
+
+    def _tidy(self) -> None:
+        now = self._clock()
+        self.discard([task_id for task_id, until in [*self._until.items()] if until <= now])
+        self.discard([*self._until][:-MAX_POSTPONED])
+
+
+def retry_delay_ms(flow: Flow, failures: int, error: BaseException) -> float:
+    """Milliseconds to wait after failure number ``failures``: the delay of a `Retry`, otherwise the backoff."""
+    if isinstance(error, Retry):
+        return max(1.0, error.delay_ms)
+    try:
+        delay_ms = 1000 * _number(flow.backoff(failures))
+    except FATAL:
+        raise
+    except BaseException:  # the application's code may raise anything
+        log.exception("backoff fails", queue=flow.name)
+        delay_ms = 1000 * Backoff()(failures)
+    return min(max(1.0, delay_ms), MAX_DELAY_MS)
+
+
+def _number(seconds: float) -> float:
+    """The seconds that a backoff returned. Raises TypeError or ValueError if they are not a number, such as NaN."""
+    if math.isnan(number := float(seconds)):
+        raise ValueError("a backoff returns seconds, not NaN")
+    return number
 
 
 @dataclass(slots=True)

@@ -18,9 +18,9 @@ from ..flow import Due, Sweep
 from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Restored
+from .lane import Station
 from .outages import HangDetector
 from .shared import repeat
-from .station import Station
 from .waiting import MOST_LOST, LostTasks, Page, SweepReader
 from .waker import Alarm
 from .without_redis import WithoutRedis

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 
 from .. import events
 from ..flow import Due, NotDue, Reschedule, Retry, Task
-from .delays import retry_delay_ms
-from .isolation import handle
+from .isolation import BatchResult, handle
+from .lane import Station, handled_event
 from .outages import HangDetector
-from .postponed import Postponed
-from .results import BatchResult
-from .station import Station, handled_event
+from .settling import Postponed, retry_delay_ms
 from .waiting import Page
 
 

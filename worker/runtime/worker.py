@@ -9,29 +9,50 @@ from functools import partial
 import redis
 
 from .. import events
-from ..errors import UnsafeServer, described
+from ..errors import FATAL, UnsafeServer, described
 from ..flow import Flow
-from ..log import log
+from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
-from ..queue.environment import REAL, Environment
+from ..queue.environment import REAL, Clock, Environment
 from .event_log import EventLog
 from .heartbeat import Heartbeat, new_worker_id
-from .lane import Lane
+from .lane import Lane, ServerCheck, Station
 from .liveness import Liveness, Watched, WorkerHealth
 from .recurring import Recurring
-from .server_check import ServerCheck
 from .shared import Shared, repeat
-from .station import Station
 from .sweep import Sweeper
-from .ticks import Ticks
 from .waker import Waker
 
+#: How often a flow's `tick` is called.
+TICK_SECONDS = 1.0
 #: How long a stopping worker waits for its handlers. Supervisors kill after 10 s.
 DRAIN_SECONDS = 8.0
 #: How much of that is left for settling what `Flow.finish` waited for.
 SETTLE_SECONDS = 1.0
 #: The timeout of sweeps, as a fraction of the worker's.
 SWEEP_TIMEOUT = 0.5
+
+
+class Ticks:
+    """Calls a function again and again, whatever it raises, which is logged once a minute."""
+
+    def __init__(self, name: str, tick: Callable[[], object], clock: Clock) -> None:
+        self._name = name
+        self._tick = tick
+        self._failure = Reminder(clock)
+
+    def round(self) -> float:
+        """Call it; return in how many seconds to call it again."""
+        try:
+            self._tick()
+        except FATAL:
+            raise
+        except BaseException as error:  # noqa: BLE001  the application's code may raise anything
+            if self._failure.is_due():
+                log.warning("tick failed", queue=self._name, error=described(error))
+        else:
+            self._failure.reset()
+        return TICK_SECONDS
 
 
 class Worker:
