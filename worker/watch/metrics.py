@@ -10,7 +10,6 @@ Everything is labelled by queue. Sum the metrics of what a worker did over all w
 metrics of a queue are the same in every worker: take the maximum.
 """
 
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -38,8 +37,6 @@ SECONDS = (
 )
 #: How many tasks a claim leases.
 SIZES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0)
-#: How long the queues' depths are cached, so that frequent scrapes do not load Redis.
-CACHE_SECONDS = 2.0
 #: How long a scrape waits for one reply of Redis.
 REDIS_TIMEOUT_SECONDS = 0.5
 
@@ -96,7 +93,6 @@ class Metrics(Collector):
         queues: Sequence[str],
         redis_url: str,
         *,
-        cache_seconds: float = CACHE_SECONDS,
         clock: Clock = REAL.clock,
     ) -> None:
         """Metrics of ``queues`` exist from the start, as zero; those of other queues from their first event."""
@@ -129,10 +125,6 @@ class Metrics(Collector):
         #: (queue, what) -> since when an outage lasts, or until when its seconds have been counted.
         self._outages: dict[tuple[str, str], float] = {}
         self._outages_lock = threading.Lock()
-        self._cache_seconds, self._read_at = cache_seconds, -math.inf
-        #: The depths and the number of live workers; None for a queue that could not be read.
-        self._read: dict[str, tuple[Stats, int] | None] = {}
-        self._read_lock = threading.Lock()
 
     def watch(self, health: Callable[[], WorkerHealth]) -> None:
         """Also report the health of a worker's flows; ``health`` is its `Worker.health`."""
@@ -236,7 +228,7 @@ class Metrics(Collector):
         yield from self._depths()
 
     def _depths(self) -> Iterator[Metric]:
-        read = self._latest()
+        read = self._look()
         yield _gauge(
             "worker_queue_readable",
             "Whether Redis answered when the queue was looked at for these metrics.",
@@ -252,18 +244,8 @@ class Metrics(Collector):
             {queue: workers for queue, (_, workers) in known.items()},
         )
 
-    def _latest(self) -> dict[str, tuple[Stats, int] | None]:
-        # If another thread is stuck reading, serve what was read before.
-        if self._read_lock.acquire(timeout=1.0):
-            try:
-                if self._clock() >= self._read_at + self._cache_seconds:
-                    self._read = self._look()
-                    self._read_at = self._clock()
-            finally:
-                self._read_lock.release()
-        return self._read
-
     def _look(self) -> dict[str, tuple[Stats, int] | None]:
+        """The depths and the number of live workers; None for a queue that could not be read."""
         found: dict[str, tuple[Stats, int] | None] = {queue.name: None for queue in self._queues}
         # A silent server costs one timeout, not one for each queue.
         with suppress(redis.RedisError):
