@@ -57,8 +57,7 @@ class ClockedQueue(DelayQueue):
         now_ms = round(self.clock.now * 1000) if now_ms is None else now_ms
         return super()._run(name, now_ms, *args, **options)
 
-    def check_server(self) -> list[str]:
-        return []
+    def check_server(self) -> None: ...
 
     def scheduled(self) -> dict[str, int]:
         """Task id -> ms until it is due."""

@@ -64,7 +64,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 
 class Unchecked(ClockedQueue):
-    def check_server(self) -> list[str]:
+    def check_server(self) -> None:
         raise SILENT
 
 

@@ -203,28 +203,18 @@ class OperatorSide(ScriptedQueue):
         with suppress(redis.exceptions.NoPermissionError):
             self._redis.publish(self.keys.wake, b"")
 
-    def check_server(self) -> list[str]:
-        """Check that this server does not evict or silently lose tasks; return warnings.
+    def check_server(self) -> None:
+        """Raises UnsafeServer if this server's eviction policy may delete the queue.
 
-        Raises UnsafeServer when its eviction policy may delete the queue.
+        It is unknown where INFO is refused, or does not say. The command ``doctor`` tells that, too.
         """
-        warnings = []
-        try:
-            memory = self._redis.info("memory")
-            persistence = self._redis.info("persistence")
-        except redis.ResponseError as error:
-            return [f"INFO was refused ({error}), so the eviction policy is unknown"]
-        policy = memory.get("maxmemory_policy")
-        if policy is None:
-            warnings.append("the server does not report its eviction policy")
-        elif may_evict(policy):
-            raise UnsafeServer(
-                f"Its maxmemory-policy is {policy}, which may evict whole queues: "
-                "set it to noeviction."
-            )
-        if not persistence.get("aof_enabled"):
-            warnings.append("appendonly is off: Redis may lose tasks when it restarts")
-        return warnings
+        with suppress(redis.ResponseError):
+            policy = self._redis.info("memory").get("maxmemory_policy")
+            if policy is not None and may_evict(policy):
+                raise UnsafeServer(
+                    f"Its maxmemory-policy is {policy}, which may evict whole queues: "
+                    "set it to noeviction."
+                )
 
 
 def may_evict(policy: str) -> bool:

@@ -56,7 +56,7 @@ class ServerCheck:
         if self._checked:
             return
         try:
-            warnings = self._queue.check_server()
+            self._queue.check_server()
         except redis.RedisError as error:
             if self._silence.is_due():
                 log.warning("Redis could not be checked yet", error=described(error))
@@ -66,8 +66,6 @@ class ServerCheck:
             raise
         self._checked, self.unsafe = True, False
         self._silence.reset()
-        for warning in warnings:
-            log.warning(warning)
 
     def forget(self) -> None:
         """Check again next time, because after an outage it may be another server."""
