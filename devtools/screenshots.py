@@ -60,10 +60,7 @@ def opened(browser: Browser, url: str, key: str, width: int, *, dark: bool) -> P
     page.until("document.querySelector('#key').checkVisibility()", "the login")
     page.type("#key", key)
     page.click("#login button")
-    page.until(
-        "document.querySelector('#latest tr') && document.querySelector('#late-chart circle')",
-        "orders",
-    )
+    page.until("document.querySelector('#latest tr')", "orders")
     return page
 
 

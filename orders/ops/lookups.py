@@ -1,8 +1,7 @@
 """Orders, payments and webhooks as the page shows them: bounded reads, on a connection of their own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from statistics import median
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -45,7 +44,7 @@ class ShownRecords(Transactional[OrderRepository]):
         self._slow = SharedRead(self._read_slow, SLOW_SECONDS)
 
     def state(self) -> Json:
-        """Counts, lists and lateness; or that the database does not answer."""
+        """Counts and lists; or that the database does not answer."""
         fresh = self._fresh.get()
         return fresh | self._slow.get() if fresh["answers"] else fresh
 
@@ -82,16 +81,14 @@ class ShownRecords(Transactional[OrderRepository]):
             lambda sql: (
                 sql.run(repository.COUNT_UNPAID, most=MOST_UNPAID).scalar_one(),
                 sql.refunds_due(MOST_REFUNDS),
-                sql.run(repository.LIST_LATENESS, most=repository.SAMPLE).all(),
             )
         )
         if found is None:
             return {}
-        unpaid, refunds, cancelled = found
+        unpaid, refunds = found
         return {
             "unpaid": {"count": unpaid, "most": MOST_UNPAID},
             "refunds": {"sums": [each._asdict() for each in refunds], "most": MOST_REFUNDS},
-            "lateness": [_minute(cancelled, ago) for ago in range(repository.MINUTES)],
         }
 
     def refunds_due(self, page_size: int, after: Position | None) -> list[sa.Row[Any]]:
@@ -180,10 +177,3 @@ def _overdue(late: Sequence[sa.Row[Any]]) -> Json:
         "oldest_ms": oldest_first[0].ms if late else 0,
         "ids": [row.order_id for row in oldest_first[:LISTED]],
     }
-
-
-def _minute(cancelled: Sequence[sa.Row[Any]], ago: int) -> Json:
-    """How late the cancellations in one minute were."""
-    late = [row.late_ms for row in cancelled if row.minute == ago]
-    worst = {"median_ms": round(median(late)), "most_ms": max(late)} if late else {}
-    return {"count": len(late), "median_ms": None, "most_ms": None} | worst

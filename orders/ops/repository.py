@@ -3,8 +3,6 @@
 Except for those on its sessions they only read, and a bounded number of rows.
 """
 
-from typing import Any
-
 import sqlalchemy as sa
 
 from orders.order.sparing import spared
@@ -27,8 +25,6 @@ from orders.sql.tables import (
 
 p = sa.bindparam
 
-#: Lateness is shown for this many minutes, and for this many of the last cancellations in each.
-MINUTES, SAMPLE = 30, 25
 #: Cancellations before that are not listed among the latest.
 DAY_AGO_MS = sa.literal_column("-86400000", sa.BigInteger)
 
@@ -76,33 +72,6 @@ LIST_LATEST = in_state(
     ms_until(_latest.c.ended_at, _latest.c.expires_at).label("late_ms"),
     ms_until(_latest.c.ended_at).label("ms"),
 ).order_by(_latest.c.ended_at.desc())
-
-
-def _ago(minutes: int) -> sa.ColumnElement[Any]:
-    return later(now(), sa.literal_column(str(-60_000 * minutes), sa.BigInteger))
-
-
-def _lateness_of(minute: int) -> sa.Select[Any]:
-    """The last cancellations of the minute that ended ``minute`` minutes ago."""
-    found = (
-        sa.select(
-            sa.literal_column(str(minute), sa.Integer).label("minute"),
-            ms_until(order_events.c.at, order_events.c.expires_at).label("late_ms"),
-        )
-        .where(
-            IS_EXPIRED,
-            order_events.c.at > _ago(minute + 1),
-            order_events.c.at <= _ago(minute),
-        )
-        .order_by(order_events.c.at.desc())
-        .limit(p("most"))
-    )
-    return sa.select(found.subquery())
-
-
-# How late the last cancellations of each of the last minutes were: one index scan for each minute.
-LIST_LATENESS = sa.union_all(*map(_lateness_of, range(MINUTES)))
-
 # All clients' payments that have to be refunded, oldest first, from a page's end on.
 LIST_REFUNDS_DUE = oldest_first(
     sa.select(

@@ -416,18 +416,12 @@ def test_orders_are_shown_as_they_wait_are_overdue_and_end(api: Api, page: Page)
     assert (sql["unpaid"]["count"], sql["overdue"]["count"]) == (1, 0)
     assert [each["id"] for each in sql["latest"]] == [second]
     assert sql["latest"][0]["late_ms"] >= 7000
-    present = sql["lateness"][0]
-    assert present["count"] == 1
-    assert present["median_ms"] == present["most_ms"] == sql["latest"][0]["late_ms"]
-    assert sum(each["count"] for each in sql["lateness"]) == 1
 
 
 def test_a_cancellation_on_request_is_not_late(api: Api, page: Page) -> None:
     order_id = (api.place().json or {})["id"]
     api.services.orders.cancel(api.services.clients.id_of("customer"), order_id)
-    sql = page.get("state")["sql"]
-    assert sql["latest"] == []
-    assert sum(each["count"] for each in sql["lateness"]) == 0
+    assert page.get("state")["sql"]["latest"] == []
 
 
 def test_queues_and_workers_are_shown(page: Page, redis_client: redis.Redis) -> None:

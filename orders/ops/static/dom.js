@@ -1,20 +1,10 @@
 // Making and changing elements. Everything shown is set as text, never as HTML.
 
-const SVG = "http://www.w3.org/2000/svg";
-
 export const $ = (id) => document.getElementById(id);
 
 /** An element: h("a", {href: "#x", class: "y"}, "text", another). */
 export function h(name, attributes = {}, ...children) {
-  return filled(document.createElement(name), attributes, children);
-}
-
-/** The same in SVG. */
-export function svg(name, attributes = {}, ...children) {
-  return filled(document.createElementNS(SVG, name), attributes, children);
-}
-
-function filled(element, attributes, children) {
+  const element = document.createElement(name);
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") element.addEventListener(name, value);
     else if (value === true) element.setAttribute(name, "");

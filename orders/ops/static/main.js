@@ -135,7 +135,6 @@ setInterval(() => {
   if (!isLoggedIn || document.hidden || !overview.tick()) return;
   if (performance.now() - polledAt > HURRY_MS) poll(); // to show the outcome at once
 }, TICK_MS);
-new ResizeObserver(() => overview.drawChart()).observe($("late-chart"));
 
 // -- navigation ----------------------------------------------------------------------------
 

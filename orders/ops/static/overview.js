@@ -1,7 +1,6 @@
-// The overview: counters, a chart, the next and the latest orders, queues and workers.
+// The overview: counters, the next and the latest orders, queues and workers.
 
 import { post } from "./api.js";
-import { drawLateness, level } from "./lateness.js";
 import { confirm } from "./dialog.js";
 import { $, h, setHidden, setItems, setRows, setText } from "./dom.js";
 import { ago, countdown, dateTime, duration, money, number, orderCell, plural, upTo } from "./format.js";
@@ -14,33 +13,16 @@ const GRACE_MS = 1000;
 
 /** By order id: when the order expires on this page's clock, and whether it was late when that was read. */
 let deadlines = new Map();
-let drawnState = null;
 
 export function show(state, refresh) {
-  drawnState = state;
   const { sql, redis } = state;
   showTiles(sql, redis);
-  drawChart();
   if (sql.answers) {
     const now = performance.now();
     deadlines = new Map(sql.next.map((order) => [order.id, { at: now + order.expires_in_ms, late: isLate(order) }]));
     showLists(sql);
   }
   showQueues(redis, refresh);
-}
-
-/** Called when the page's width changes, too. */
-export function drawChart() {
-  if (!drawnState) return;
-  const { sql } = drawnState;
-  if (sql.answers && sql.lateness) {
-    drawLateness($("late-chart"), sql.lateness);
-    const isKnown = sql.lateness.some((minute) => minute.count);
-    setText($("late-note"), isKnown ? "Median and worst of the last 25 cancellations in each minute" : "");
-  } else if (!sql.answers) {
-    $("late-chart").replaceChildren(h("p", { class: "empty" }, "The database does not answer."));
-    setText($("late-note"), "");
-  }
 }
 
 // -- counters ------------------------------------------------------------------------------
@@ -173,6 +155,9 @@ function showLists(sql) {
 }
 
 const isLate = (order) => order.expires_in_ms < -GRACE_MS;
+
+/** How bad a lateness is: good, warn or bad. */
+const level = (ms) => (ms >= LATE_MS ? "bad" : ms >= 1000 ? "warn" : "good");
 
 const left = (ms, late) => (late ? `${duration(-ms)} late` : countdown(ms));
 
