@@ -207,7 +207,7 @@ def test_release_without_the_token_ends_another_workers_lease(site: Site) -> Non
     with pytest.raises(LeaseLost):
         site.queue.release(zombie.tasks)
     assert check(site, held=held) == set()
-    unfenced = variant(site, "release", "string.sub(value, 1, 64) == token", "true")
+    unfenced = variant(site, "retry", "string.sub(value, 1, 64) == token", "true")
     unfenced.release(zombie.tasks)
     assert check(site, held=held) == {"S5"}
 

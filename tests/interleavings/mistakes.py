@@ -44,18 +44,18 @@ MISTAKES = [
     Mistake("state.span = lease", "", "extend"),
     Mistake("if let_go(id, state) then", "do let_go(id, state)"),
     Mistake("redis.call('ZREM', leased, id) if not is_cancelled", "if not is_cancelled"),
-    Mistake("redis.call('ZADD', scheduled, state.due, id)", "", "release"),
+    Mistake("score, state.span, released = state.due, 0, true", "state.span = 0", "retry"),
     Mistake(
         "redis.call('ZADD', scheduled, state.due, id)", "redis.call('ZADD', scheduled, now, id)"
     ),
-    Mistake("kept_as(NOBODY, state)", "kept_as(string.sub(kept[at[n]], 1, 64), state)", "release"),
+    Mistake("kept_as(NOBODY, state)", "kept_as(string.sub(kept[at[n]], 1, 64), state)", "retry"),
     Mistake("state.attempts = state.attempts + 1", "", "retry"),
     Mistake("state.failures = state.failures + 1", "", "retry"),
     Mistake(
         "state.failures, state.deliveries, state.due = 0, 0, later", "state.due = later", "retry"
     ),
     Mistake("state.span = kind == 'not due' and 0 or", "state.span =", "retry"),
-    Mistake("now + delay, id)", "now, id)", "retry"),
+    Mistake("state.claimed, now + delay", "state.claimed, now", "retry"),
     Mistake("redis.call('ZADD', dead, now + since_now_us / 1000, id)", "", "dead_letter"),
     Mistake("redis.call('HSET', letters", "redis.call('HSET', tokens", "dead_letter"),
     Mistake("kept_as(NOBODY, state)", "kept_as(ARGV[2], state)", "dead_letter"),

@@ -363,7 +363,7 @@ def test_an_unsafe_server_is_an_outage_of_redis(
     line = Line(clock, (Flow(name="a", handler=lambda _: None), queue), waits=9)
     assert line.next_ids() == ["x"]
     # Nothing more is claimed from it once that is known, and what was claimed is released.
-    assert queue.calls == ["schedule", "claim", "release", "claim"]
+    assert queue.calls == ["schedule", "claim", "retry", "claim"]
     assert len(line.alarm.waits) == 3
     [lost] = line.heard.of(events.RedisLost)
     assert lost.error is unsafe

@@ -261,7 +261,7 @@ def test_an_unconfirmed_release_is_sent_again(server: Redis, clock: Clock) -> No
     station.claim()
     clock.move(1800)
     queue: Any = station.queue
-    queue.before = Refusing(redis.ConnectionError("gone"), "seed", "release")
+    queue.before = Refusing(redis.ConnectionError("gone"), "seed", "retry")
     with pytest.raises(redis.ConnectionError):
         station.claim()
     queue.before = lambda _: None

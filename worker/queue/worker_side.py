@@ -142,7 +142,7 @@ class WorkerSide(ScriptedQueue):
     def release(self, tasks: Sequence[Task]) -> None:
         """Put tasks of one claim back as they were; nothing is counted. Raises LeaseLost as `ack` does."""
         head = [self.keys.wake, _shared_token(tasks)]
-        self._settle("release", None, head, [(task,) for task in tasks])
+        self._settle("retry", None, head, [(task, 0, "as it was", "") for task in tasks])
 
     def dead_letter(
         self,
