@@ -231,7 +231,7 @@ def test_zadd_before_zrem_stops_a_worker_whose_redis_is_full(site: Site) -> None
     with redis.Redis.from_url(site.valkey.url) as client:
         client.config_set("maxmemory", 1)
     zrem = "if let_go(id, state) then\n"
-    zadd = "redis.call('ZADD', scheduled, now + delay, id)\n"
+    zadd = "redis.call('ZADD', scheduled, score, id)\n"
     assert zrem in script("retry")
     wrong = script("retry").replace(zadd, "").replace(zrem, zadd + zrem)
     [first, second] = claim.tasks
