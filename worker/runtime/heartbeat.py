@@ -5,7 +5,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,21 +26,6 @@ def new_worker_id(token: Callable[[int], str]) -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{token(3)}"
 
 
-@dataclass(slots=True)
-class _Pace:
-    """The last heartbeat for one queue, which says when the next is due."""
-
-    sent_at: float = -math.inf
-    up: bool = False
-
-    def is_due(self, now: float, *, up: bool) -> bool:
-        """Whether to send one now; if so, notes it. A flow that goes down shows at once."""
-        if up == self.up and now - self.sent_at < BEAT_SECONDS:
-            return False
-        self.sent_at, self.up = now, up
-        return True
-
-
 class Heartbeat:
     """Sends heartbeats for each queue of a worker."""
 
@@ -61,13 +45,19 @@ class Heartbeat:
     def run(self) -> None:
         """Send heartbeats and watch for hanging calls until the worker stops, then sign off."""
         clock = self._stations[0].queue.environment.clock
-        paces = [_Pace() for _ in self._stations]
+        # When each queue's last one was sent, and whether its flow was up.
+        last: dict[str, tuple[float, bool]] = {}
         while True:
             now = clock()
             for detector in self._watched:
                 detector.report(now)
-            for station, pace in zip(self._stations, paces, strict=True):
-                if pace.is_due(now, up=station.gate.up):
+            for station in self._stations:
+                name, up = station.queue.name, station.gate.up
+                sent_at, was_up = last.get(name, (-math.inf, up))
+                if (
+                    up != was_up or now - sent_at >= BEAT_SECONDS
+                ):  # one that goes down shows at once
+                    last[name] = now, up
                     self._beat(station, now)
             if self._stopping.wait(1.0):
                 break
