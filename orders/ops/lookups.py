@@ -1,6 +1,6 @@
 """Orders, payments and webhooks as the page shows them: bounded reads, on a connection of their own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
