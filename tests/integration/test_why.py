@@ -11,16 +11,17 @@ import sqlalchemy as sa
 
 from devtools.processes import free_port, wait_until
 from devtools.valkey import Valkey
+from orders.attempts.flow import attempt_flow
 from orders.freezes.service import Freezes
-from orders.queues import QUEUE
+from orders.queues import ATTEMPT_QUEUE, FREEZE_QUEUE, QUEUE, QUEUES
 from orders.sql.expressions import later, now
-from orders.sql.tables import stock_items, unpaid_orders
+from orders.sql.tables import payment_attempts, stock_items, unpaid_orders
 from orders.timeouts import timeout_flow
 from tests.conftest import Api, serving
 from tests.integration.test_ops import Page
 from tests.integration.test_orders_cli import run
 from tests.integration.workers import running
-from worker import DelayQueue, Worker
+from worker import DelayQueue, Flow, Worker
 from worker.runtime import pauses
 
 UTC = r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)? UTC"
@@ -43,7 +44,8 @@ class Case:
         self.queue.schedule(self.id, delay_ms=0)
 
     def live(self, *, up: bool = True) -> None:
-        self.queue.beat("w-1", {"up": up})
+        for name in QUEUES:
+            DelayQueue(self.services.redis, name).beat("w-1", {"up": up})
 
     def move(self, seconds: int) -> None:
         with self.services.engine.begin() as connection:
@@ -60,9 +62,10 @@ class Case:
             for statement in statements:
                 connection.exec_driver_sql(statement)
 
-    def work(self, until: Callable[[], object]) -> None:
+    def work(self, until: Callable[[], object], flow: Flow | None = None) -> None:
         """Let a worker run until something has happened."""
-        with running(Worker([timeout_flow(self.services)], self.services.settings.redis_url)):
+        flow = flow or timeout_flow(self.services)
+        with running(Worker([flow], self.services.settings.redis_url)):
             wait_until(until, "the worker to have met it")
 
     def told(self) -> list[str]:
@@ -114,6 +117,32 @@ def kept(case: Case) -> Iterator[None]:
     yield
 
 
+@cause(
+    rf"kept by payment attempt tx-1 at bank until {UTC} at the latest\n"
+    r"closing its attempt put off \d times?: "
+    r"GatewayUnavailable: .*; next try in \d+ s"
+)
+def asking(case: Case) -> Iterator[None]:
+    """Nobody listens there."""
+    url = f"http://127.0.0.1:{free_port()}/close"
+    case.services.providers.add("customer", "bank", url)
+    case.attempt("tx-1", 600)
+    case.execute("UPDATE payment_attempts SET ends_at = now() - interval '1 s'")
+    attempts = DelayQueue(case.services.redis, ATTEMPT_QUEUE)
+
+    def is_put_off() -> bool:
+        return any(each.error for each in attempts.look_up_many(attempts_of(case)).values())
+
+    case.work(is_put_off, attempt_flow(case.services))
+    case.live()
+    yield
+
+
+def attempts_of(case: Case) -> list[str]:
+    with case.services.engine.connect() as connection:
+        return [*connection.scalars(sa.select(payment_attempts.c.id))]
+
+
 @cause(rf"stopped by freeze \S+ of client customer until {UTC}, by anna: no terminal")
 def frozen(case: Case) -> Iterator[None]:
     service = Freezes(case.services.engine)
@@ -130,6 +159,20 @@ def thawing(case: Case) -> Iterator[None]:
     made, _ = service.open(None, reason="no terminal", by="anna", seconds=600)
     service.thaw(made.id, by="anna")
     yield
+
+
+@cause(
+    rf"stopped by freeze \S+ of everything until {UTC}, by anna: no terminal \(giving back time\)\n"
+    rf"the queue freezes is paused by anna since {UTC}: a restore"
+)
+def not_thawing(case: Case) -> Iterator[None]:
+    queue, kept = DelayQueue(case.services.redis, FREEZE_QUEUE), case.services.pauses[FREEZE_QUEUE]
+    pauses.pause(queue, kept, reason="a restore", by="anna")
+    service = Freezes(case.services.engine)
+    made, _ = service.open(None, reason="no terminal", by="anna", seconds=600)
+    service.thaw(made.id, by="anna")
+    yield
+    pauses.resume(queue, kept)
 
 
 @cause(r"order \S+ waits for its own row, that pid PID holds since \d\d:\d\d:\d\d UTC \(.*\)")
@@ -253,11 +296,12 @@ def test_each_cause_is_told_alone_and_everywhere(
 ) -> None:
     monkeypatch.setattr("orders.watch.locked.LONG_MS", 0)
     waits = {"statement_timeout_seconds": 9.5, "lock_timeout_seconds": 9.0}
+    private = {"webhook_allow_private": True}
     retries = {"retry_base_seconds": 600.0, "retry_cap_seconds": 600.0}
-    with serving(migrated_url, valkey.url, **waits, **retries) as api:
+    with serving(migrated_url, valkey.url, **waits, **retries, **private) as api:
         case, (make, expected) = Case(api), CAUSES[name]
         with make(case) as pid:
-            [told] = case.told()
+            told = "\n".join(case.told())
     assert re.fullmatch(expected.replace("PID", str(pid)), told), told
 
 
@@ -265,7 +309,7 @@ def test_several_causes_are_all_told(api: Api, redis_client: redis.Redis) -> Non
     case = Case(api)
     Freezes(api.services.engine).open(None, reason="a restore", by="anna", seconds=600)
     redis_client.flushall()
-    frozen, lost, alone = case.told()
+    frozen, alone, lost = case.told()
     assert "a restore" in frozen
     assert "lost" in lost
     assert "no worker" in alone
