@@ -66,7 +66,10 @@ class ShownRecords(Transactional[OrderRepository]):
             "answers": True,
             "overdue": None if late is None else _overdue(late),
             "locked": [str(each) for each in locked or ()],
-            "next": [_shown(row) | {"expires_in_ms": row.expires_in_ms} for row in upcoming],
+            "next": [
+                _shown(row) | {"expires_in_ms": row.expires_in_ms, "frozen": row.is_frozen}
+                for row in upcoming
+            ],
             "latest": [_shown(row) | {"late_ms": row.late_ms, "ago_ms": -row.ms} for row in latest],
         }
 
@@ -165,7 +168,8 @@ def refund_due(row: sa.Row[Any]) -> Json:
 def _delivery(row: sa.Row[Any]) -> Json:
     """A webhook delivery, with the URL that it is sent to."""
     shown = DeliveryOut.model_validate(DELIVERY(row))
-    return shown.model_dump(mode="json", exclude={"last_body"}) | {"url": row.url}
+    more = {"url": row.url, "paused": row.paused_at is not None}
+    return shown.model_dump(mode="json", exclude={"last_body"}) | more
 
 
 def _overdue(late: Sequence[sa.Row[Any]]) -> Json:

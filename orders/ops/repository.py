@@ -5,7 +5,7 @@ Except for those on its sessions they only read, and a bounded number of rows.
 
 import sqlalchemy as sa
 
-from orders.order.sparing import spared
+from orders.order.sparing import frozen, spared
 from orders.order.states import client_of, ended_state, in_state, listed, unpaid_state
 from orders.sql.expressions import Instant, ids, later, ms_until, now, one_of
 from orders.sql.statements import FIRST, newest_ids, oldest_first
@@ -47,7 +47,7 @@ LIST_OVERDUE = sa.select(_late.c.order_id, _late.c.ms)
 _owner = client_of(orders.c.client_id)
 _next = (
     unpaid_state()
-    .add_columns(unpaid_orders.c.kept_until)
+    .add_columns(unpaid_orders.c.kept_until, frozen(unpaid_orders).label("is_frozen"))
     .where(unpaid_orders.c.expires_at > sa.literal(FIRST.at, Instant))
     .order_by(unpaid_orders.c.expires_at, unpaid_orders.c.order_id)
     .limit(p("most"))
@@ -55,9 +55,9 @@ _next = (
 )
 _ends_at = sa.func.greatest(_next.c.expires_at, _next.c.kept_until)
 # The unpaid orders that expire next, overdue ones first. One that is being paid waits for that.
-LIST_NEXT = in_state(_next, _owner, ms_until(_ends_at).label("expires_in_ms")).order_by(
-    _next.c.expires_at, _next.c.order_id
-)
+LIST_NEXT = in_state(
+    _next, _owner, ms_until(_ends_at).label("expires_in_ms"), _next.c.is_frozen
+).order_by(_next.c.expires_at, _next.c.order_id)
 _latest = (
     ended_state()
     .where(IS_EXPIRED, order_events.c.at > later(now(), DAY_AGO_MS))
@@ -100,7 +100,7 @@ _found = listed(*_has_reference, by=["client_reference", "client_id", "type", "o
 FIND_BY_REFERENCE = in_state(_found, _owner).order_by(_found.c.order_id.desc())
 # The webhook deliveries about an order, with their URLs.
 LIST_DELIVERIES = (
-    sa.select(webhook_deliveries, webhook_subscriptions.c.url)
+    sa.select(webhook_deliveries, *webhook_subscriptions.c["url", "paused_at"])
     .join_from(
         webhook_deliveries,
         webhook_subscriptions,

@@ -125,6 +125,12 @@ def complaints(page: Page) -> list[str]:
     return [each for each in page.complaints() if not each.endswith("/ops/session")]
 
 
+def status_of(page: Page) -> tuple[str, str]:
+    """Its color, and what it says."""
+    status = "document.querySelector('#status')"
+    return page.run(f"{status}.className"), page.run(f"{status}.textContent")
+
+
 def show(page: Page, view: str) -> None:
     page.run(f"location.hash = {json.dumps(view)}")
     page.until(
@@ -248,6 +254,7 @@ def test_a_queue_is_paused_and_resumed(site: Site) -> None:
     page.click("#dialog-yes")
     page.until("document.querySelector('#notices').innerText.includes('a restore')", "the pause")
     assert site.queue.stats().paused
+    assert status_of(page) == ("pill bad", "1 problem"), "nothing is cancelled"
     assert page.run("document.title").startswith("(")
     page.click(f"[aria-label='Resume {QUEUE}']")
     page.click("#dialog-yes")
@@ -270,7 +277,7 @@ def test_cancellations_are_stopped_and_go_on(site: Site) -> None:
     shown = page.run("document.querySelector('#freezes').innerText")
     assert "the card terminal is down" in shown
     assert "by anna, key " in shown
-    assert page.run("document.querySelector('#status').textContent") == "Stopped"
+    assert status_of(page) == ("pill bad", "Stopped")
     assert [each.reason for each in site.services.freezes.in_force()] == [
         "the card terminal is down"
     ]
@@ -279,6 +286,31 @@ def test_cancellations_are_stopped_and_go_on(site: Site) -> None:
     page.until("document.querySelector('#stop-button').checkVisibility()", "it to go on")
     page.until("!document.querySelector('#freezes li')", "the time to be given back")
     assert site.services.freezes.in_force() == []
+
+
+def test_a_freeze_of_one_client_is_told_where_orders_are(site: Site) -> None:
+    order_id = site.place(900, "A-frozen")
+    freeze = site.services.freezes.open("shop", reason="no terminal", by="anna", seconds=600).freeze
+    site.expire_soon(order_id)
+    page = site.logged_in()
+    page.until("document.querySelector('#freezes .timer')", "the freeze")
+    assert status_of(page) == ("pill warn", "Partly stopped")
+    left = f"document.querySelector('#next [data-key=\"{order_id}\"] .countdown').innerText"
+    page.until(f"{left} === 'frozen'", "its deadline to pass")
+    show(page, "dead")
+    assert page.run("document.querySelector('#freezes').checkVisibility()") is False
+    site.services.freezes.thaw(freeze.id, by="anna")
+    page.until("!document.querySelector('#freezes li')", "the time to be given back")
+
+
+def test_the_overview_of_a_phone_is_short(site: Site) -> None:
+    for _ in range(12):
+        site.place(900)
+    page = site.logged_in(width=390)
+    page.until("document.querySelector('#workers').children.length > 4", "the workers")
+    tops = "[...document.querySelectorAll('nav a')].map((each) => each.offsetTop)"
+    assert len({*page.run(tops)}) == 1, "the tabs stand in one line"
+    assert page.run("document.documentElement.scrollHeight") <= 2000
 
 
 def test_nothing_is_off_screen_on_a_phone(site: Site) -> None:

@@ -450,7 +450,7 @@ def test_an_order_is_found_by_its_id_or_its_clients_reference(api: Api, page: Pa
 
 
 def test_an_orders_story_has_events_payments_and_webhooks(api: Api, page: Page) -> None:
-    api.send("POST", "/v1/webhooks", {"url": "https://shop.example/hook"})
+    hook = api.send("POST", "/v1/webhooks", {"url": "https://shop.example/hook"}).json or {}
     order_id = (api.place().json or {})["id"]
     story = page.get(f"orders/{order_id}")
     assert story["order"]["id"] == order_id
@@ -459,6 +459,9 @@ def test_an_orders_story_has_events_payments_and_webhooks(api: Api, page: Page) 
         ("order.created", "pending")
     ]
     assert story["deliveries"][0]["url"] == "https://shop.example/hook"
+    assert not story["deliveries"][0]["paused"]
+    api.send("PATCH", f"/v1/webhooks/{hook['id']}", {"paused": True})
+    assert page.get(f"orders/{order_id}")["deliveries"][0]["paused"]
     api.services.orders.cancel(api.services.clients.id_of("customer"), order_id)
     api.pay(order_id)
     story = page.get(f"orders/{order_id}")
@@ -725,7 +728,9 @@ def test_what_a_freeze_holds_is_not_overdue_all_else_is(
     expire(api, (api.place().json or {})["id"], -7000)
     made = page.ask("POST", "freezes", {"reason": "why", "seconds": 60, **scope})
     assert made.status_code == 200
-    assert page.get("state")["sql"]["overdue"]["count"] == told
+    sql = page.get("state")["sql"]
+    assert sql["overdue"]["count"] == told
+    assert [each["frozen"] for each in sql["next"]] == [not told]
 
 
 def test_the_rest_is_shown_if_counting_takes_long(

@@ -137,7 +137,9 @@ class DeliveryOut(Out):
     status: DeliveryStatus
     attempts: CountOut = Field(description="How often it was sent.")
     created_at: Moment = Field(description="When it was written.")
-    next_attempt_at: Moment | None = Field(description="When it is sent next.")
+    next_attempt_at: Moment | None = Field(
+        description="When it is sent next, unless its subscription is paused."
+    )
     delivered_at: Moment | None = Field(description="When it was delivered.")
     last_attempt_at: Moment | None = Field(description="When it was sent last.")
     last_status: (

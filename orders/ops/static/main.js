@@ -4,7 +4,7 @@ import { ask, get, keepToken, onLoggedOut, post } from "./api.js";
 import * as dead from "./dead.js";
 import * as dialog from "./dialog.js";
 import { $, announce, h, setHidden, setItems, setText } from "./dom.js";
-import { number, time, upTo } from "./format.js";
+import { number, plural, time, upTo } from "./format.js";
 import * as orders from "./orders.js";
 import * as overview from "./overview.js";
 import * as refunds from "./refunds.js";
@@ -100,7 +100,7 @@ function show(state) {
   if (!isLoggedIn) return;
   overview.show(state, refresh);
   stop.show(state);
-  showStatus(overview.problems(state), state.sql.freezes?.length > 0);
+  showStatus(overview.problems(state), stop.status(state));
   const letters = overview.deadLetters(state.redis);
   const due = overview.refundsDue(state.sql);
   setText($("dead-count"), letters ? number(letters) : "");
@@ -112,11 +112,10 @@ function show(state) {
   if (view === "order") orders.show(id);
 }
 
-function showStatus(problems, isStopped = false) {
-  const [[level, text] = isStopped ? ["good", "Stopped"] : ["good", "On time"]] = problems;
-  const status = problems.length > 1 ? `${problems.length} problems` : level === "good" ? text : "1 problem";
-  setText($("status"), status);
-  $("status").className = `pill ${isStopped && !problems.length ? "bad" : level}`;
+function showStatus(problems, [stopLevel, stopText] = ["good", "On time"]) {
+  const levels = [stopLevel, ...problems.map(([level]) => level)];
+  setText($("status"), problems.length ? plural(problems.length, "problem") : stopText);
+  $("status").className = `pill ${["bad", "warn"].find((level) => levels.includes(level)) ?? "good"}`;
   document.title = problems.length ? `(${problems.length}) ${TITLE}` : TITLE;
   // A screen reader announces new problems, but not every change of a number.
   const kinds = JSON.stringify(problems.map(([, sentence]) => sentence.replace(/[\d.,:+]+( (ms|s|min|h|d)\b)?/g, "")));

@@ -107,7 +107,7 @@ function eventText(event, order) {
 function deliveryText(delivery) {
   const answered = delivery.last_status ? `answered ${delivery.last_status}` : delivery.last_error;
   const attempts = delivery.attempts > 1 ? `${number(delivery.attempts)} attempts` : null;
-  const next = delivery.next_attempt_at ? `next attempt ${dateTime(delivery.next_attempt_at)}` : null;
+  const next = delivery.next_attempt_at && (delivery.paused ? "its webhook is paused" : `next attempt ${dateTime(delivery.next_attempt_at)}`);
   return [delivery.url, answered, attempts, next].filter(Boolean).join(", ");
 }
 

@@ -11,7 +11,7 @@ const LATE_MS = 5000;
 /** An order that is overdue by less has probably been cancelled since the last poll. */
 const GRACE_MS = 1000;
 
-/** By order id: when the order expires on this page's clock, and whether it was late when that was read. */
+/** By order id: when the order expires on this page's clock, and whether it was late or frozen when that was read. */
 let deadlines = new Map();
 
 export function show(state, refresh) {
@@ -19,7 +19,7 @@ export function show(state, refresh) {
   showTiles(sql, redis);
   if (sql.answers) {
     const now = performance.now();
-    deadlines = new Map(sql.next.map((order) => [order.id, { at: now + order.expires_in_ms, late: isLate(order) }]));
+    deadlines = new Map(sql.next.map((order) => [order.id, { at: now + order.expires_in_ms, late: isLate(order), frozen: order.frozen }]));
     showLists(sql);
   }
   showQueues(redis, refresh);
@@ -113,7 +113,7 @@ export function problems({ sql, redis }) {
   const down = queues.filter((queue) => live(queue).length && live(queue).every((worker) => !worker.up));
   if (sql.answers) note(down, "bad", `Every worker for ${names(down)} is down: a dependency of its handler does not answer.`, "WorkerFailing");
   else for (const queue of down) held.add(queue.name);
-  for (const queue of queues.filter((each) => each.paused)) note([queue], "warn", `${queue.name} is ${queue.pause}. Its tasks are neither claimed nor swept.`, "QueuePaused");
+  for (const queue of queues.filter((each) => each.paused)) note([queue], pauseLevel(queue), `${queue.name} is ${queue.pause}. Its tasks are neither claimed nor swept.`, "QueuePaused");
   const late = queues.filter((queue) => queue.oldest_due_age_ms > LATE_MS && !held.has(queue.name) && sql.answers);
   for (const queue of late) {
     const are = queue.due === 1 ? "is" : "are";
@@ -132,6 +132,8 @@ export function problems({ sql, redis }) {
 /** Nothing is amiss with workers if each overdue order is to be tried again. */
 const levelOf = (overdue) => (overdue.put_off.count < overdue.count ? "bad" : "warn");
 
+/** While the orders' checks are paused nothing is cancelled. */
+const pauseLevel = (queue) => (queue.name === ORDERS ? "bad" : "warn");
 const notKnown = (what) => ["warn", `It is not known ${what}: the database takes too long to say it.`, "DatabaseUnavailable"];
 const names = (queues) => queues.map((queue) => queue.name).join(", ");
 
@@ -142,7 +144,7 @@ function showLists(sql) {
     orderCell(order),
     { text: order.client, class: "wide" },
     { text: money(order.total_minor, order.currency), class: "number" },
-    { text: left(order.expires_in_ms, isLate(order)), class: `number countdown${isLate(order) ? " late" : ""}`, title: dateTime(order.expires_at) },
+    { text: left(order.expires_in_ms, isLate(order), order.frozen), class: `number countdown${isLate(order) ? " late" : ""}`, title: dateTime(order.expires_at) },
   ]);
   setHidden($("no-next"), sql.next.length > 0);
   setRows($("latest"), sql.latest, (order) => order.id, (order) => [
@@ -154,12 +156,12 @@ function showLists(sql) {
   setHidden($("no-latest"), sql.latest.length > 0);
 }
 
-const isLate = (order) => order.expires_in_ms < -GRACE_MS;
+const isLate = (order) => order.expires_in_ms < -GRACE_MS && !order.frozen;
 
 /** How bad a lateness is: good, warn or bad. */
 const level = (ms) => (ms >= LATE_MS ? "bad" : ms >= 1000 ? "warn" : "good");
 
-const left = (ms, late) => (late ? `${duration(-ms)} late` : countdown(ms));
+const left = (ms, late, frozen) => (late ? `${duration(-ms)} late` : ms < 0 && frozen ? "frozen" : countdown(ms));
 
 /** Continue the countdowns between two polls. Returns whether one has ended since the last poll. */
 export function tick() {
@@ -169,8 +171,8 @@ export function tick() {
     const deadline = deadlines.get(row.dataset.key);
     const cell = row.querySelector(".countdown");
     if (!deadline || !cell) continue;
-    setText(cell, left(deadline.at - now, deadline.late));
-    ended ||= deadline.at < now && !deadline.late;
+    setText(cell, left(deadline.at - now, deadline.late, deadline.frozen));
+    ended ||= deadline.at < now && !deadline.late && !deadline.frozen;
   }
   return ended;
 }
@@ -183,7 +185,7 @@ function showQueues(redis, refresh) {
   const queues = redis.answers ? redis.queues : [];
   setRows($("queues"), queues, (queue) => queue.name, (queue) => [
     { text: queue.name, class: "id" },
-    queue.paused ? { text: "paused", class: "warn" } : { text: "running", class: "good" },
+    queue.paused ? { text: "paused", class: pauseLevel(queue) } : { text: "running", class: "good" },
     ...["scheduled", "due", "leased", "dead"].map((name) => ({ text: number(queue[name]), class: name === "leased" ? "number extra" : "number" })),
     { text: nextDue(queue), class: "number extra" },
     { class: "end", key: String(queue.paused), node: () => pauseButton(queue, refresh) },

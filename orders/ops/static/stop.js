@@ -19,14 +19,22 @@ export function prepare(refreshState) {
   $("stop-button").addEventListener("click", stop);
 }
 
+const isOfAll = (freeze) => freeze.scope === EVERYTHING;
+
+/** How bad it is that cancellations are stopped, and what to call it; undefined if they are not. */
+export function status({ sql }) {
+  if (!sql.freezes?.length) return undefined;
+  return sql.freezes.some(isOfAll) ? ["bad", "Stopped"] : ["warn", "Partly stopped"];
+}
+
 export function show({ sql, redis }) {
   const freezes = sql.freezes ?? []; // null: not known
   ends = new Map(freezes.map((freeze) => [freeze.id, performance.now() + freeze.left_ms]));
-  const isStopped = freezes.some((freeze) => freeze.scope === EVERYTHING && freeze.state === "open");
+  const isStopped = freezes.some((freeze) => isOfAll(freeze) && freeze.state === "open");
   setHidden($("stop-button"), isStopped || !sql.answers);
   setHidden($("stop-note"), freezes.length > 0);
   setText($("stop-note"), note(sql, redis));
-  $("stop").className = freezes.length ? "stop held" : "stop";
+  $("stop").className = `stop ${status({ sql })?.[0] ?? ""}`;
   setItems($("freezes"), () => freezes.map(item), freezes.map(({ left_ms: _, ...rest }) => rest));
   tick();
 }
@@ -51,7 +59,7 @@ export function tick() {
 function item(freeze) {
   const isOpen = freeze.state === "open";
   const many = freeze.orders === null ? "orders not counted" : `${upTo(freeze.orders, freeze.most)} ${freeze.orders === 1 ? "order" : "orders"}`;
-  const what = freeze.scope === EVERYTHING ? "No order is cancelled by timeout" : `No order of ${freeze.scope} is cancelled by timeout`;
+  const what = isOfAll(freeze) ? "No order is cancelled by timeout" : `No order of ${freeze.scope} is cancelled by timeout`;
   const left = isOpen ? h("span", { class: "timer", "data-freeze": freeze.id, role: "timer", "aria-label": "Time left" }) : null;
   const facts = [
     h("p", {}, h("strong", {}, isOpen ? what : "Giving back time"), ` · ${many}`),
