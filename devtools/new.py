@@ -26,6 +26,8 @@ Wrote {target}, a repository of its own:
   git init && git add --all
   make demo
   make test
+
+Then adapt models.py, app.py and what plays them: tests/ and devtools/demo.py. README.md says how to run it by hand.
 """
 #: What the service needs besides the engine's own dependencies.
 SERVICE = ("alembic", "flask", "granian", "prometheus-client", "psycopg", "sqlalchemy")
@@ -55,8 +57,15 @@ COPIED = (
     *(".editorconfig", "migrations/script.py.mako"),
     *(f"devtools/{name}.py" for name in ("__init__", "postgres", "processes", "valkey")),
 )
+#: The pages about the engine, and what is left out of them there: examples, and links to other pages of ours.
+PAGES = ("writing-a-flow", "reference")
+LEFT_OUT = re.compile(
+    r"^## Examples to begin with\n.*?(?=^## )|, as in the\s\[README\]\([^)]*\)|\s\(`python -m examples [^)]*\)",
+    re.DOTALL | re.MULTILINE,
+)
+LINK = re.compile(rf"\[([^]]+)\]\((?!#|https:|(?:{'|'.join(PAGES)})\.md)[^)]*\)")
 #: The folders that every such repository has.
-FOLDERS = ("devtools", "migrations", "requirements", "tests", "worker")
+FOLDERS = ("devtools", "docs", "migrations", "requirements", "tests", "worker")
 
 
 def repository(name: str, target: Path) -> None:
@@ -80,12 +89,17 @@ def repository(name: str, target: Path) -> None:
     service = [*project["dependencies"], *_chosen(project, SERVICE)]
     dev = _chosen(project, DEV)
     values = words(name) | {
+        "version": project["version"],
         "dependencies": _listed(service),
         "dev": _listed(dev),
         "ruff": _ruff(),
     }
     for template, path in FILES.items():
         fill(template, target / path.format(package=package), values)
+    (target / "docs").mkdir()
+    for page in PAGES:
+        text = (ROOT / "docs" / f"{page}.md").read_text()
+        (target / "docs" / f"{page}.md").write_text(LINK.sub(r"\1", LEFT_OUT.sub("", text)))
     (target / ".ci" / "run").chmod(0o755)
     (target / package / "__init__.py").write_text(f'"""{values["Title"]}."""\n')
     (target / "tests" / "__init__.py").touch()

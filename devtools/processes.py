@@ -251,16 +251,18 @@ def wait_until(
 ) -> None:
     """Wait until ``condition`` is true; it is checked again after ``every`` seconds.
 
-    Raises TimeoutError after ``seconds``. The default only ends a hang: it is long enough for the
-    busiest machine.
+    Raises TimeoutError after ``seconds``, with the last error that it ignored. The default only ends a
+    hang: it is long enough for the busiest machine.
     """
-    deadline = time.monotonic() + seconds
+    deadline, last = time.monotonic() + seconds, ""
     while True:
         try:
             if condition():
                 return
-        except ignoring:
-            pass
+        except ignoring as error:
+            last = f"; the last time: {error}"
+        else:
+            last = ""
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds:g} s for {what}")
+            raise TimeoutError(f"waited {seconds:g} s for {what}{last}")
         time.sleep(every)

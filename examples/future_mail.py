@@ -7,6 +7,7 @@ import os
 import smtplib
 from collections.abc import Sequence
 from email.message import EmailMessage
+from urllib.parse import quote
 
 import sqlalchemy as sa
 
@@ -31,8 +32,9 @@ def send(connection: sa.Connection, ids: Sequence[str]) -> None:
         for letter in connection.execute(letters.select().where(letters.c.id.in_(ids))):
             message = EmailMessage()
             message["From"], message["To"] = "past@example.org", letter.recipient
-            # Sent again, with the same id, if this process or the database dies before the commit.
-            message["Message-ID"] = f"<{letter.id}@example.org>"
+            # Sent again, with the same id, if this process or the database dies before the commit. Quoted: a
+            # colon or a space would end it, without an error, and two letters would have the same.
+            message["Message-ID"] = f"<{quote(letter.id, safe='')}@example.org>"
             message.set_content(letter.text)
             smtp.send_message(message)
     connection.execute(letters.update().where(letters.c.id.in_(ids)).values(is_sent=True))

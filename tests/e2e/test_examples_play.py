@@ -147,10 +147,16 @@ def test_a_letter_is_sent_once_by_two_workers_when_redis_is_gone(
             server.kill()
             with letters.begin() as connection:
                 for n in range(5):
-                    letter = {"id": f"{n}", "recipient": "me@example.org", "text": "Dear me"}
+                    letter = {
+                        "id": f"row:{n} of 5",
+                        "recipient": "me@example.org",
+                        "text": "Dear me",
+                    }
                     future_mail.write(connection, post, letter, days=0)
             wait_until(lambda: _unsent(letters) == 0, "all letters to be sent")
-    assert sorted(mailbox.ids) == [f"Message-ID: <{n}@example.org>" for n in range(5)]
+    assert sorted(mailbox.ids) == [
+        f"Message-ID: <row%3A{n}%20of%205@example.org>" for n in range(5)
+    ]
 
 
 @pytest.mark.usefixtures("redis_client")

@@ -19,6 +19,8 @@ from devtools.valkey import Valkey
 from tests.clock import bound
 
 NAME, PACKAGE = "zebra-crossing", "zebra_crossing"
+#: Until the API answers.
+WAIT = "curl -so /dev/null --retry 60 --retry-delay 1 --retry-connrefused 127.0.0.1:8000"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -134,6 +136,29 @@ def serving(folder: Path, commands: list[list[str]], env: dict[str, str]) -> Ite
             process.stop()
 
 
+def test_its_readme_says_how_to_run_it_by_hand(
+    repository: Path, database_url: str, valkey: Valkey
+) -> None:
+    readme = (repository / "README.md").read_text()
+    [block] = re.findall(r"```sh\n(export PATH.*?)```", readme, re.DOTALL)
+    lines = [line.partition(" #")[0] for line in block.splitlines()]
+    by_hand = [line for line in lines if "devtools" not in line and "export DATABASE" not in line]
+    script = "\n".join(by_hand).replace("sleep 5", WAIT).replace("8000", str(free_port()))
+    script = f"trap 'kill $(jobs -p)' EXIT\n{script}"
+    env = {"DATABASE_URL": database_url, "REDIS_URL": valkey.url}
+    said = attempt(repository, "bash", "-c", script, **env)
+    assert said.stdout.count('"status":"pending"') == 2, said.stdout + said.stderr
+
+
+def test_what_its_pages_link_to_is_there(repository: Path) -> None:
+    pages = [repository / "README.md", *(repository / "docs").glob("*.md")]
+    assert len(pages) == 3
+    for page in pages:
+        links = re.findall(r"\]\((?!https:)([^)#]+)", page.read_text())
+        assert [link for link in links if not (page.parent / link).exists()] == []
+        assert "python -m examples" not in page.read_text()
+
+
 def test_a_new_repository_says_nothing_of_orders(repository: Path) -> None:
     ours = [
         path
@@ -144,7 +169,13 @@ def test_a_new_repository_says_nothing_of_orders(repository: Path) -> None:
         and "_cache" not in str(path)
     ]
     assert len(ours) > 20
-    assert [path for path in ours if re.search(r"orders\b|order-timeout", path.read_text())] == []
+    source = "the engine of order-timeout "  # named once, with its version
+    assert source in (repository / "README.md").read_text()
+    assert [
+        path
+        for path in ours
+        if re.search(r"orders\b|order-timeout", path.read_text().replace(source, ""))
+    ] == []
     for kind in ("service", "dev"):
         lock = (repository / "requirements" / f"{kind}.lock").read_text()
         assert "//" not in lock, "the host of an index"

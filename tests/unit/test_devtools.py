@@ -7,7 +7,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+from email.message import Message
 from pathlib import Path
+from urllib.error import HTTPError, URLError
 
 import psycopg
 import pytest
@@ -145,6 +147,16 @@ def test_a_killed_process_leaves_no_server_behind() -> None:
         assert [listens(port) for port in ports] == [True, True]
         child.kill()
     processes.wait_until(lambda: not any(map(listens, ports)), "both servers to end")
+
+
+def test_waiting_in_vain_shows_the_last_answer() -> None:
+    """As of a demo whose routes have been renamed: the service is up, and says what is wrong."""
+
+    def ask() -> None:
+        raise HTTPError("http://127.0.0.1/old", 404, "NOT FOUND", Message(), None)
+
+    with pytest.raises(TimeoutError, match="waited 0 s for the API; the last time: HTTP Error 404"):
+        processes.wait_until(ask, "the API", seconds=0, ignoring=URLError)
 
 
 def listens(port: int) -> bool:
