@@ -117,13 +117,13 @@ class ShownRecords(Transactional[OrderRepository]):
     def story(self, order_id: str) -> Json:
         """An order with its events, payments and webhook deliveries. Raises OrderNotFound."""
         with self._reading() as sql:
-            order = sql.order(order_id, None)
-            if order is None:
-                raise OrderNotFound
             events = sql.events(order_id, 0, LISTED)
             payments = sql.payments_of_order(order_id, page_size=LISTED, after=None)
             values = {"for_order": order_id, "most": LISTED}
             deliveries = sql.all(_delivery, repository.LIST_DELIVERIES, **values)
+            order = sql.order(order_id, None)  # last, as in `OrderRepository.check`
+        if order is None:
+            raise OrderNotFound
         return {
             "order": _dumped(OrderOut, order),
             "events": [_dumped(EventOut, each) for each in events],

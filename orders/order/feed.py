@@ -5,19 +5,18 @@ writes events announces them: see `orders.sql.sequences`. A reader asks how far 
 the least number that is announced: what has an id up to both is committed by now, or never will be.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from orders.order.domain import EventType, Order
-from orders.order.repository import as_placed
-from orders.order.states import with_items
-from orders.sql.expressions import Id, ids, one_of
+from orders.order.domain import Order
+from orders.order.repository import data_of
+from orders.order.states import with_placed
+from orders.sql.expressions import Id
 from orders.sql.sequences import MARK
-from orders.sql.tables import order_events, orders, webhook_deliveries
+from orders.sql.tables import order_events, webhook_deliveries
 from orders.sql.transactions import Service
 
 p = sa.bindparam
@@ -60,14 +59,12 @@ _messages = sa.select(sa.func.json_agg(webhook_deliveries.c.id, type_=sa.JSON)).
     webhook_deliveries.c.type == order_events.c.type,  # not a reminder
 )
 # A client's events between two ids, in their sequence.
-LIST_EVENTS = (
+LIST_EVENTS = with_placed(
     sa.select(order_events, _messages.scalar_subquery().label("webhook_ids"))
     .where(_place > _at("after_id"), _place <= _at("settled"))
     .order_by(order_events.c.client_id, order_events.c.id)
     .limit(p("page_size"))
 )
-# Some orders as they were placed, a row for each item.
-LIST_PLACED = with_items(sa.select(orders).where(one_of(orders.c.id, ids("ids"))))
 
 
 class Feed(Service):
@@ -79,19 +76,10 @@ class Feed(Service):
             settled = sql.run(SETTLED, mark=MARK).scalar_one()
             values = {"for_client": client_id, "after_id": after_id, "settled": settled}
             rows = sql.run(LIST_EVENTS, **values, page_size=page_size).all()
-            created = [row.order_id for row in rows if row.type == EventType.CREATED]
-            items = defaultdict(list)
-            for row in sql.run(LIST_PLACED, ids=created):
-                items[row.id].append(row)
         return [
             FeedEvent(
-                row.id,
-                row.order_id,
-                row.type,
-                row.at,
-                as_placed(items[row.order_id]) if row.type == EventType.CREATED else row.data,
-                row.webhook_ids or [],
-                row.key_id,
+                *(row.sequence, row.order_id, row.type, row.at, data_of(row)),
+                *(row.webhook_ids or [], row.key_id),
             )
             for row in rows
         ]

@@ -23,7 +23,7 @@ from sqlalchemy.sql.dml import ReturningDelete
 
 from orders.order.domain import CancelReason, EventType
 from orders.order.sparing import end_attempts, moved_with
-from orders.order.states import client_of, in_state, unpaid_state, with_items
+from orders.order.states import client_of, unpaid_state, with_items
 from orders.sql.expressions import (
     Id,
     Instant,
@@ -441,8 +441,7 @@ def extend(step: Step) -> sa.Select[Any]:
     """Move the deadline of a client's own unpaid order, if it has an expected version.
 
     The new deadline must be within bounds that count from the order's creation, and not be past
-    when the order is locked. Returns the order, a row for each item, with the milliseconds until
-    then.
+    when the order is locked. Returns the order, with the milliseconds until then.
     """
     deadline = p("for_deadline", type_=Instant)
     within_bounds = sa.exists(
@@ -462,7 +461,7 @@ def extend(step: Step) -> sa.Select[Any]:
     extended, deliveries = move(step, order, deadline)
     left = ms_until(extended.c.expires_at, extended.c.at).label("ms")
     state = unpaid_state(extended).add_columns(left, ids_of(deliveries)).cte("state")
-    return with_items(in_state(state))
+    return with_items(state)
 
 
 @Operation
@@ -545,7 +544,7 @@ def pay(step: Step) -> sa.Select[Any]:
 
 @Operation
 def cancel(step: Step) -> sa.Select[Any]:
-    """Cancel a client's own unpaid order, expired or not; returns it, a row for each item."""
+    """Cancel a client's own unpaid order, expired or not; returns it."""
     cancelled = step("cancelled", _end(clock()).where(*OWN_UNPAID))
     end_attempts(step, cancelled)
     deliveries = _release(step, cancelled, CancelReason.REQUESTED)
@@ -558,4 +557,4 @@ def cancel(step: Step) -> sa.Select[Any]:
         text_literal(CancelReason.REQUESTED).label("reason"),
         ids_of(deliveries),
     )
-    return with_items(in_state(state.cte("state")))
+    return with_items(state.cte("state"))

@@ -8,7 +8,6 @@ import sqlalchemy as sa
 from orders.errors import (
     AlreadyRefunded,
     OrderError,
-    OrderNotFound,
     PaymentNotFound,
     ReferenceReused,
     RefundTooLarge,
@@ -133,9 +132,9 @@ class Payments(Transactional[OrderRepository]):
     ) -> list[Payment]:
         """An order's payments, oldest first. Raises OrderNotFound."""
         with self._reading() as repository:
-            if repository.order(order_id, client_id) is None:
-                raise OrderNotFound
-            return repository.payments_of_order(order_id, page_size=page_size, after=after)
+            found = repository.payments_of_order(order_id, page_size=page_size, after=after)
+            repository.check(order_id, client_id)
+            return found
 
 
 def _refusal(entry: Entry, payment: Payment) -> OrderError:

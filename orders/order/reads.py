@@ -1,18 +1,13 @@
 """What is read of orders, of one client or of all."""
 
-from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
-from typing import Any
-
-import sqlalchemy as sa
 
 from orders.errors import OrderNotFound
-from orders.order.domain import EventType, Order, OrderEvent
-from orders.order.repository import GET_ITEMS, LAST_ID, LIST_ALL_ORDERS, OrderRepository, order_of
+from orders.order.domain import Order, OrderEvent
+from orders.order.repository import LAST_ID, LIST_ALL_ORDERS, OrderRepository, order_of
 from orders.order.states import list_orders
 from orders.sql.ids import first_id_after, first_id_from
-from orders.sql.statements import Position, Statements
+from orders.sql.statements import Position
 from orders.sql.transactions import Transactional
 
 
@@ -64,31 +59,20 @@ class Reads(Transactional[OrderRepository]):
                 last_at=after and after.at,
                 last_id=after and after.id,
             )
-            return _with_items(sql, rows)
+        return [order_of(row) for row in rows]
 
     def all_orders(self, *, page_size: int, after: Position | None = None) -> list[Order]:
         """All clients' orders, newest first."""
         last_id = LAST_ID if after is None else after.id
         with self._reading() as sql:
             found = sql.run(LIST_ALL_ORDERS, last_id=last_id, page_size=page_size)
-            return _with_items(sql, found.all())
+            return [order_of(row) for row in found]
 
     def events(
         self, client_id: str | None, order_id: str, *, after_id: int, page_size: int
     ) -> list[OrderEvent]:
         """What happened to an order, oldest first. Raises OrderNotFound."""
         with self._reading() as repository:
-            placed = repository.order_as_placed(order_id, client_id)
-            if placed is None:
-                raise OrderNotFound
-            return [
-                replace(event, data=placed) if event.type is EventType.CREATED else event
-                for event in repository.events(order_id, after_id, page_size)
-            ]
-
-
-def _with_items(sql: Statements, rows: Sequence[sa.Row[Any]]) -> list[Order]:
-    items: dict[str, list[sa.Row[Any]]] = {row.id: [] for row in rows}
-    for item in sql.run(GET_ITEMS, ids=list(items)):
-        items[item.order_id].append(item)
-    return [order_of(row, items[row.id]) for row in rows]
+            found = repository.events(order_id, after_id, page_size)
+            repository.check(order_id, client_id)
+            return found

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -38,19 +39,20 @@ from orders.order.limits import Unpaid
 from orders.order.operations import OWN_PAYMENT, WITH_KEY
 from orders.order.sparing import spared
 from orders.order.states import (
-    ITEM,
+    ITEMS,
     client_of,
     ended_state,
-    in_state,
     listed,
+    placed,
     refunded_minor,
     state_of,
     unpaid_state,
     with_items,
+    with_placed,
 )
 from orders.sql.acting import KEY_ID
 from orders.sql.errors import waited_for
-from orders.sql.expressions import Id, Instant, ids, ms_until, now, one_of
+from orders.sql.expressions import Id, Instant, ms_until, now
 from orders.sql.files import Room
 from orders.sql.ids import new_id, random_part
 from orders.sql.statements import FIRST, Position, Statements, made_of, oldest_first
@@ -59,7 +61,6 @@ from orders.sql.tables import (
     REFUND_DUE,
     TERMINAL,
     order_events,
-    order_items,
     orders,
     payment_entries,
     payments,
@@ -69,7 +70,7 @@ from orders.stock.domain import MAX_MINOR
 
 p = sa.bindparam
 SQL = Room("orders.order")
-PAYMENT, EVENT = made_of(Payment, status=PaymentStatus), made_of(OrderEvent, type=EventType)
+PAYMENT = made_of(Payment, status=PaymentStatus)
 
 
 class Known(NamedTuple):
@@ -106,26 +107,19 @@ _state = sa.union_all(
     ended_state().where(order_events.c.order_id == _of_id, TERMINAL),
 ).subquery("state")
 _state_columns = (each for each in _state.c if each.name != "order_id")
-# Not `with_items` of `in_state`: those are for many orders, and take longer for one.
-_order_with_items = (
-    sa.select(
-        orders,
-        *_state_columns,
-        refunded_minor(_state.c.ending, orders.c.id),
-        client_of(orders.c.client_id),
-        *ITEM,
-    )
-    .select_from(orders.join(_state, sa.true()).join(order_items, sa.true()))
-    .where(order_items.c.order_id == _of_id)
-)
+# Not `with_items`: that is for many orders, and takes longer for one.
+_order = sa.select(
+    orders,
+    *_state_columns,
+    refunded_minor(_state.c.ending, orders.c.id),
+    client_of(orders.c.client_id),
+    ITEMS,
+).select_from(orders.join(_state, sa.true()))
 _client = sa.func.coalesce(p("for_client", type_=Id), orders.c.client_id)
-_visible = (orders.c.id == _of_id, orders.c.client_id == _client)
-# One order of one client, or of any if none is given: a row for each item.
-GET_ORDER = Operation(lambda _: _order_with_items.where(*_visible))
-# The same order as it was placed.
-GET_PLACED = Operation(lambda _: with_items(sa.select(orders).where(*_visible)))
+# One order of one client, or of any if none is given.
+GET_ORDER = Operation(lambda _: _order.where(orders.c.id == _of_id, orders.c.client_id == _client))
 # The order that was placed with a key, as it was placed.
-GET_PLACED_WITH_KEY = Operation(lambda _: with_items(sa.select(orders).where(*WITH_KEY)))
+GET_PLACED_WITH_KEY = Operation(lambda _: placed(*WITH_KEY))
 _unpaid = (
     sa.select(unpaid_orders.c.pieces)
     .where(unpaid_orders.c.client_id == p("for_client"))
@@ -137,10 +131,8 @@ COUNT_UNPAID = sa.select(
     sa.func.count().label("unpaid"),
     sa.cast(sa.func.coalesce(sa.func.sum(_unpaid.c.pieces), 0), sa.BigInteger).label("pieces"),
 ).select_from(_unpaid)
-# The items of a set of orders.
-GET_ITEMS = sa.select(order_items).where(one_of(order_items.c.order_id, ids("ids")))
 # An order's events, oldest first, from a page's end on.
-LIST_EVENTS = (
+LIST_EVENTS = with_placed(
     sa.select(order_events)
     .where(order_events.c.order_id == p("for_id"), order_events.c.id > p("after_id"))
     .order_by(order_events.c.id)
@@ -209,9 +201,7 @@ _all = listed(
     ended_state().where(order_events.c.order_id < _last_id, TERMINAL),
     by=["order_id"],
 )
-LIST_ALL_ORDERS = in_state(_all.cte("page"), client_of(orders.c.client_id)).order_by(
-    orders.c.id.desc()
-)
+LIST_ALL_ORDERS = with_items(_all.cte("page")).order_by(orders.c.id.desc())
 
 
 class OrderRepository(Statements):
@@ -291,7 +281,7 @@ class OrderRepository(Statements):
     def known(self, client_id: str, key: str) -> Known | None:
         """What a key was used for before."""
         rows = self.do(GET_PLACED_WITH_KEY, for_client=client_id, for_key=key)
-        return Known(rows[0].fingerprint, as_placed(rows)) if rows else None
+        return Known(rows[0].fingerprint, as_placed(rows[0])) if rows else None
 
     def expire(
         self,
@@ -312,7 +302,7 @@ class OrderRepository(Statements):
     def cancel(self, order_id: str, client_id: str) -> Order | None:
         """Cancel an unpaid order; None if there is none."""
         rows = self._do(operations.cancel, for_id=order_id, for_client=client_id)
-        return order_of(rows[0], rows) if rows else None
+        return order_of(rows[0]) if rows else None
 
     def extend(
         self,
@@ -338,7 +328,7 @@ class OrderRepository(Statements):
             for_max_ms=bounds_ms[1],
             reminders=self._reminders,
         )
-        return Extended(order_of(rows[0], rows), rows[0].ms) if rows else None
+        return Extended(order_of(rows[0]), rows[0].ms) if rows else None
 
     def describe(
         self, order_id: str, client_id: str, changes: Mapping[str, Any], versions: str
@@ -360,12 +350,14 @@ class OrderRepository(Statements):
     def order(self, order_id: str, client_id: str | None) -> Order | None:
         """An order of one client, or of any."""
         rows = self.do(GET_ORDER, for_id=order_id, for_client=client_id)
-        return order_of(rows[0], rows) if rows else None
+        return order_of(rows[0]) if rows else None
 
-    def order_as_placed(self, order_id: str, client_id: str | None) -> Order | None:
-        """The same order, as it was placed."""
-        rows = self.do(GET_PLACED, for_id=order_id, for_client=client_id)
-        return as_placed(rows) if rows else None
+    def check(self, order_id: str, client_id: str | None) -> None:
+        """Raises OrderNotFound for an order that is not there, after reading what belongs to it: they are
+        deleted together, so if it is there, all of that was.
+        """
+        if self.order(order_id, client_id) is None:
+            raise OrderNotFound
 
     def unpaid(self, client_id: str, most: int) -> Unpaid:
         """How many unpaid orders a client has, and what they reserve; counts ``most`` orders at most."""
@@ -466,31 +458,35 @@ class OrderRepository(Statements):
     def events(self, order_id: str, after_id: int, page_size: int) -> list[OrderEvent]:
         """An order's events, oldest first."""
         values = {"for_id": order_id, "after_id": after_id, "page_size": page_size}
-        return self.all(EVENT, LIST_EVENTS, **values)
+        return [
+            OrderEvent(row.sequence, EventType(row.type), row.at, data_of(row), row.key_id)
+            for row in self.run(LIST_EVENTS, **values)
+        ]
 
 
-def order_of(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> Order:
-    return Order(**_fixed(row, items), **state_of(row))
+def order_of(row: sa.Row[Any]) -> Order:
+    return Order(**_fixed(row), **state_of(row))
 
 
-def as_placed(rows: Sequence[sa.Row[Any]]) -> Order:
+def as_placed(row: sa.Row[Any]) -> Order:
     """An order as it was placed."""
-    created_at = rows[0].created_at
-    expires_at = created_at + timedelta(milliseconds=rows[0].timeout_ms)
-    placed = Order(**_fixed(rows[0], rows), status=OrderStatus.UNPAID, expires_at=expires_at)
-    return _paid_if_free(placed)
+    expires_at = row.created_at + timedelta(milliseconds=row.timeout_ms)
+    return _paid_if_free(Order(**_fixed(row), status=OrderStatus.UNPAID, expires_at=expires_at))
 
 
-def _fixed(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> dict[str, Any]:
+def data_of(event: sa.Row[Any]) -> Mapping[str, Any] | Order:
+    """The details of an event that `with_placed` found; of the first one, the order as it was placed."""
+    data: Mapping[str, Any] = event.data
+    return as_placed(event) if event.type == EventType.CREATED else data
+
+
+def _fixed(row: sa.Row[Any]) -> dict[str, Any]:
     """The fields of an order that never change."""
     return {
         "id": row.id,
         "currency": row.currency,
         "total_minor": row.total_minor,
-        "items": tuple(
-            Item(item.sku, item.quantity, item.unit_price_minor)
-            for item in sorted(items, key=lambda item: str(item.sku))
-        ),
+        "items": tuple(sorted((Item(**each) for each in row.items), key=attrgetter("sku"))),
         "created_at": row.created_at,
         "client": row.client,
         "client_reference": row.client_reference,

@@ -24,6 +24,8 @@ from orders.sql.tables import (
 )
 
 p = sa.bindparam
+#: The columns of an item: see `orders.order.domain.Item`.
+ITEM = ("sku", "quantity", "unit_price_minor")
 
 
 def client_of(client_id: sa.ColumnElement[str]) -> sa.Label[str]:
@@ -72,6 +74,22 @@ def refunded_minor(ending: sa.ColumnElement[str], order_id: sa.ColumnElement[str
     return returned.label("refunded_minor")
 
 
+_item = (each for item in order_items.c[ITEM] for each in (text_literal(item.name), item))
+#: An order's items, in one value, so that they are read in the statement that reads the order.
+ITEMS = (
+    sa.select(sa.func.json_agg(sa.func.json_build_object(*_item), type_=sa.JSON))
+    .where(order_items.c.order_id == orders.c.id)
+    .correlate(orders)
+    .scalar_subquery()
+    .label("items")
+)
+
+
+def placed(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Orders as they were placed."""
+    return sa.select(orders, client_of(orders.c.client_id), ITEMS).where(*conditions)
+
+
 def in_state(state: sa.FromClause, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """The orders in ``state``, with it."""
     columns = (each for each in state.c if each.name != "order_id")
@@ -82,17 +100,23 @@ def in_state(state: sa.FromClause, *more: sa.ColumnElement[Any]) -> sa.Select[An
     )
 
 
-#: The columns of an item.
-ITEM = (order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor)
+def with_items(
+    state: sa.FromClause, client_id: sa.ColumnElement[str] = orders.c.client_id
+) -> sa.Select[Any]:
+    """The same with all that an order has; all of one client, if its id is given."""
+    return in_state(state, client_of(client_id), ITEMS)
 
 
-def with_items(found: sa.Select[Any]) -> sa.Select[Any]:
-    """The orders that are found, a row for each item, with the name of their client."""
-    order = found.cte("found")
+def with_placed(events: sa.Select[Any]) -> sa.Select[Any]:
+    """A page of events, each with its number, and with the order as it was placed if that is what happened."""
+    page = events.cte("page")
+    is_first = page.c.type == text_literal(EventType.CREATED)
+    order = placed(one_of(orders.c.id, sa.select(page.c.order_id).where(is_first))).subquery()
+    own = (each for each in page.c if each.name not in order.c)
     return (
-        sa.select(order, client_of(order.c.client_id), *ITEM)
-        .join_from(order, order_items, order_items.c.order_id == order.c.id)
-        .where(one_of(order_items.c.order_id, sa.select(order.c.id)))
+        sa.select(page.c.id.label("sequence"), *own, order)
+        .select_from(page.outerjoin(order, is_first & (order.c.id == page.c.order_id)))
+        .order_by(page.c.id)
     )
 
 
@@ -154,8 +178,8 @@ def list_orders(status: str | None, given: frozenset[str]) -> Operation:
             page = ended_state().where(*_within(order_events, {"type": text_literal(kind)}, given))
             pages.append(page if "client_reference" in given else page.where(ENDS))
     state = listed(*pages, by=by).cte("page")
-    name = client_of(p("for_client", type_=Id))
-    return Operation(lambda _: in_state(state, name).order_by(*_latest_first(state, by)))
+    found = with_items(state, p("for_client", type_=Id))
+    return Operation(lambda _: found.order_by(*_latest_first(state, by)))
 
 
 def _within(

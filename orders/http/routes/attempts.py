@@ -43,6 +43,6 @@ def open_attempt(order_id: str, body: AttemptIn) -> Any:
 @raises(errors.OrderNotFound)
 def list_attempts(order_id: str, query: AttemptsQuery) -> Any:
     """An order's payment attempts, oldest first."""
-    order = services().orders.order(reader(), order_id)
-    found = services().attempts.of_order(order.id, page_size=query.limit, after=query.after)
+    found = services().attempts.of_order(order_id, page_size=query.limit, after=query.after)
+    services().orders.order(reader(), order_id)  # last, as in `OrderRepository.check`
     return page(found, query)
