@@ -13,14 +13,13 @@ from orders.errors import OrderError
 from orders.http import reports
 from orders.http.auth import services
 from orders.http.schemas.providers import ProviderMessageOut
-from orders.http.schemas.stock import StockIn
+from orders.http.schemas.stock import StockChangeIn
 from orders.http.schemas.types import SKU, Provider
 from orders.providers.domain import ProviderEndpoint, ProviderMessage
 from orders.sql.ids import UUID
-from orders.stock.domain import MAX_INT
 from orders.webhooks.urls import parsed
 from orders.why import why
-from worker.console import AS_JSON, print_plain_table, shown
+from worker.console import AS_JSON, DURATION, print_plain_table, shown
 
 #: The length of the column.
 MAX_NAME = 100
@@ -263,27 +262,29 @@ def revoke_provider(endpoint_id: str) -> None:
 
 @stock.command("set")
 @click.argument("sku")
-@click.option("--on-hand", type=click.IntRange(min=0), required=True)
-@click.option("--price-minor", type=click.IntRange(min=0), required=True)
-@click.option("--currency", required=True, help="ISO 4217, like EUR")
+@click.option("--on-hand", type=click.IntRange(min=0))
+@click.option("--price-minor", type=click.IntRange(min=0))
+@click.option("--currency", help="ISO 4217, like EUR")
 @click.option(
-    "--timeout-seconds",
-    type=click.IntRange(min=0, max=MAX_INT),
-    help="Of orders for it that ask for none; 0: the service's default. It stays as it is without.",
+    "--timeout",
+    "timeout_ms",
+    type=DURATION,
+    help="Of orders for it that ask for none, such as 15m; 0s: the service's default.",
 )
-def set_stock(
-    sku: str, on_hand: int, price_minor: int, currency: str, timeout_seconds: int | None
-) -> None:
-    """Set a SKU's stock, price and timeout."""
-    timeout = {} if timeout_seconds is None else {"timeout_seconds": timeout_seconds or None}
+def set_stock(sku: str, timeout_ms: int | None, **stock_and_price: Any) -> None:
+    """Set a SKU's stock and price, its timeout, or all of them.
+
+    Without --timeout, that stays as it is; with nothing else, the others do. Orders keep their deadlines.
+    """
+    given = {name: value for name, value in stock_and_price.items() if value is not None}
+    if timeout_ms is not None:
+        given["timeout_seconds"] = timeout_ms // 1000 or None
     try:
-        body = StockIn.model_validate(
-            {"on_hand": on_hand, "price_minor": price_minor, "currency": currency, **timeout}
-        )
+        body = StockChangeIn.model_validate(given).root
         SKU.validate_python(sku)
     except ValidationError as error:
         [wrong, *_] = error.errors()
-        field = ".".join(map(str, wrong["loc"])) or "sku"
+        field = ".".join(map(str, wrong["loc"][1:])) or "sku"
         raise click.ClickException(f"{field} {wrong['input']!r}: {wrong['msg']}") from error
     item, _ = services().stock.set(sku, **body.model_dump(exclude_unset=True))
     click.echo(f"{item.sku}: {item.on_hand} on hand, {item.reserved} reserved")

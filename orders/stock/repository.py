@@ -21,12 +21,9 @@ WITH_KEY = (
     stock_adjustments.c.idempotency_key == p("for_key"),
 )
 _of_sku = stock_items.c.sku == p("for_sku")
-_wanted = {
-    "on_hand": p("for_on_hand", type_=stock_items.c.on_hand.type),
-    "price_minor": p("for_price", type_=stock_items.c.price_minor.type),
-    "currency": p("for_currency", type_=stock_items.c.currency.type),
-    "timeout_seconds": p("for_timeout", type_=stock_items.c.timeout_seconds.type),
-}
+#: What an operator sets, and the parameter of each; null: it stays as it is.
+_WANTED = {"on_hand": "for_on_hand", "price_minor": "for_price", "currency": "for_currency"}
+_on_hand = p("for_on_hand", type_=stock_items.c.on_hand.type)
 
 
 def _number(value: int) -> sa.ColumnClause[int]:
@@ -36,7 +33,7 @@ def _number(value: int) -> sa.ColumnClause[int]:
 def _version() -> sa.ColumnElement[str]:
     """`StockItem.version`"""
     on_hand, price, currency, timeout = (
-        sa.cast(stock_items.c[name], sa.String) for name in _wanted
+        sa.cast(stock_items.c[name], sa.String) for name in (*_WANTED, "timeout_seconds")
     )
     sold = on_hand + text_literal("-") + price + text_literal("-") + currency
     sold += sa.func.coalesce(text_literal("-") + timeout + text_literal("s"), text_literal(""))
@@ -66,7 +63,7 @@ def _refusal() -> sa.ColumnElement[str]:
     )
     return sa.case(
         (~is_expected, text_literal("version")),
-        (stock_items.c.reserved > _wanted["on_hand"], text_literal("reserved")),
+        (stock_items.c.reserved > _on_hand, text_literal("reserved")),
     )
 
 
@@ -88,10 +85,10 @@ def _note_change(step: Step, found: sa.FromClause, written: sa.FromClause) -> No
 
 @Operation
 def set_stock(step: Step) -> sa.Select[Any]:
-    """Set a SKU's stock and price if it is as expected, and record by how much that changes what is
-    on hand.
+    """Set a SKU's stock and price, or what is given of them and its timeout, if it is as expected, and
+    record by how much that changes what is on hand.
 
-    Returns the SKU as it was found and as it was written. Returns neither if there is no such SKU
+    One that is retired is sold again if its stock is set. Returns the SKU as it was found and as it was written. Returns neither if there is no such SKU
     and it may not be created, or if another request is creating it at this moment.
     """
     found = step(
@@ -101,9 +98,18 @@ def set_stock(step: Step) -> sa.Select[Any]:
         .with_for_update(key_share=True),
     )
     one_row = sa.select(_number(1)).subquery("one_row")
+    wanted: dict[str, sa.ColumnElement[Any]] = {
+        name: sa.func.coalesce(p(parameter, type_=stock_items.c[name].type), found.c[name])
+        for name, parameter in _WANTED.items()
+    }
+    timeout = p("for_timeout", type_=stock_items.c.timeout_seconds.type)
+    wanted["timeout_seconds"] = sa.case(
+        (p("keep_timeout", type_=sa.Boolean), found.c.timeout_seconds), else_=timeout
+    )
+    wanted["retired_at"] = sa.case((_on_hand.is_(None), found.c.retired_at))
     new = insertion(
         stock_items,
-        {"sku": "for_sku", "reserved": _number(0), **_wanted},
+        {"sku": "for_sku", "reserved": _number(0), **wanted},
         found.c.refusal.is_(None),
         found.c.sku.is_not(None) | p("may_create", type_=sa.Boolean),
         source=one_row.join(found, sa.true(), isouter=True),
@@ -112,13 +118,7 @@ def set_stock(step: Step) -> sa.Select[Any]:
         "written",
         new.on_conflict_do_update(
             index_elements=["sku"],
-            set_={
-                **{name: new.excluded[name] for name in (*_wanted, "retired_at")},
-                "timeout_seconds": sa.case(
-                    (p("keep_timeout", type_=sa.Boolean), stock_items.c.timeout_seconds),
-                    else_=new.excluded.timeout_seconds,
-                ),
-            },
+            set_={name: new.excluded[name] for name in wanted},
             # Only a row that was locked, not one that another request is creating.
             where=sa.exists(sa.select(found.c.sku)),
         ).returning(stock_items),

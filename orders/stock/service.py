@@ -1,6 +1,6 @@
 """What can be done with stock: one method, one transaction."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -83,21 +83,21 @@ class StockService(Service):
         self,
         sku: str,
         *,
-        on_hand: int,
-        price_minor: int,
-        currency: str,
+        on_hand: int | None = None,
+        price_minor: int | None = None,
+        currency: str | None = None,
         timeout_seconds: int | None = KEEP_TIMEOUT,
         client_id: str | None = None,
         expected: Expected = ANYTHING,
     ) -> SetStock:
-        """Set a SKU's stock, price and timeout, if it is as expected.
+        """Set a SKU's stock and price, its timeout, or all of them, if it is as expected.
 
         Setting exactly what is there needs no version, so that repeating a request is harmless.
-        Raises PreconditionRequired, PreconditionFailed, StockReserved, TimeoutOutOfRange.
+        Raises PreconditionRequired, PreconditionFailed, StockReserved, TimeoutOutOfRange; and SkuNotFound
+        without stock and price, which a new SKU needs.
         """
         if timeout_seconds:
             self._check_timeout(timeout_seconds)
-        item = StockItem(sku, on_hand, 0, price_minor, currency, timeout_seconds=timeout_seconds)
         values = {
             "for_sku": sku,
             "for_on_hand": on_hand,
@@ -109,7 +109,7 @@ class StockService(Service):
             "by_key": KEY_ID.get(),
             "any_version": expected.versions is None,
             "versions": dict.fromkeys(expected.versions or (), 1),
-            "may_create": expected.exists is not True,
+            "may_create": expected.exists is not True and on_hand is not None,
         }
         with self._autocommit() as sql:
             for _ in range(2):
@@ -122,14 +122,13 @@ class StockService(Service):
         if True in rows:
             return SetStock(repository.ITEM(rows[True]), created=before is None)
         if before is None:
-            raise PreconditionFailed
+            raise SkuNotFound if on_hand is None else PreconditionFailed
         if rows[False].refusal == "reserved":
             raise StockReserved(f"They reserve {before.reserved} of {before.on_hand}.")
         if expected.exists is not None:
             raise PreconditionFailed
-        if timeout_seconds == KEEP_TIMEOUT:
-            item = replace(item, timeout_seconds=before.timeout_seconds)
-        if before.version != item.version:
+        given = {"on_hand": on_hand, "price_minor": price_minor, "currency": currency}
+        if before.version != _as_set(before, timeout_seconds, given).version:
             raise PreconditionRequired(
                 f"To add or remove some, POST to /v1/stock/{sku}/adjustments."
             )
@@ -166,6 +165,16 @@ class StockService(Service):
         last = LAST if before_id is None else before_id
         values = {"for_sku": sku, "before_id": last, "page_size": page_size}
         return self._all(repository.ADJUSTMENT, repository.LIST_ADJUSTMENTS, **values)
+
+
+def _as_set(item: StockItem, timeout_seconds: int | None, given: Mapping[str, Any]) -> StockItem:
+    """What a SKU is once it is set."""
+    changes = {name: value for name, value in given.items() if value is not None}
+    if changes:
+        changes["retired_at"] = None
+    if timeout_seconds != KEEP_TIMEOUT:
+        changes["timeout_seconds"] = timeout_seconds
+    return replace(item, **changes)
 
 
 def _not_adjusted(rows: Sequence[sa.Row[Any]], delta: int) -> OrderError:

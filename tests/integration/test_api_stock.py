@@ -129,6 +129,29 @@ def test_a_timeout_stays_until_it_is_changed(api: Api) -> None:
     assert none.headers["ETag"] != first.headers["ETag"]
 
 
+def test_a_timeout_is_changed_alone(api: Api) -> None:
+    """Whatever is sold or set meanwhile, and if it is retired."""
+    placed = content(api.place())
+    first, path = get(api), "/v1/stock/tea"
+
+    def change(seconds: int | None, headers: Any = None, sku: str = "tea") -> TestResponse:
+        body = {"timeout_seconds": seconds}
+        return api.send("PUT", f"/v1/stock/{sku}", body, key="ops", headers=headers)
+
+    problem(change(300), 428, "precondition_required")
+    problem(change(86_401, ANY), 422, "timeout_out_of_range")
+    problem(change(300, ANY, "coffee"), 404, "sku_not_found")
+    problem(change(300, sku="coffee"), 404, "sku_not_found")
+    changed = change(300, {"If-Match": first.headers["ETag"]})
+    assert content(changed) == {**content(first), "timeout_seconds": 300}
+    assert change(300).headers["ETag"] == changed.headers["ETag"] != first.headers["ETag"]
+    problem(change(600, {"If-Match": first.headers["ETag"]}), 412, "precondition_failed")
+    assert content(api.send("GET", f"/v1/orders/{placed['id']}")) == placed, "it keeps its deadline"
+    api.send("DELETE", path, key="ops")
+    assert content(change(None, ANY)) == {**content(get(api)), "timeout_seconds": None}
+    assert content(get(api))["retired_at"]
+
+
 # -- conditional writes --------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -213,15 +214,22 @@ def test_stock_is_set_and_refused_as_over_http(bare: Api) -> None:
     tea = ("stock", "set", "tea", "--on-hand", "5", "--price-minor", "250", "--currency", "EUR")
     assert run(bare, *tea).stdout == "tea: 5 on hand, 0 reserved\n"
     item = bare.services.stock.get("tea")
-    for given, seconds in ((["300"], 300), ([], 300), (["0"], None)):
-        assert run(bare, *tea, *("--timeout-seconds" for _ in given), *given).exit_code == 0
-        assert bare.services.stock.get("tea").timeout_seconds == seconds
+    for given, seconds in (
+        ([*tea, "--timeout", "5m"], 300),
+        (tea, 300),
+        ([*tea[:3], "--timeout", "1h30m"], 5400),
+        ([*tea[:3], "--timeout", "0s"], None),
+    ):
+        assert run(bare, *given).exit_code == 0
+        assert bare.services.stock.get("tea") == replace(item, timeout_seconds=seconds)
     assert (item.on_hand, item.price_minor, item.currency) == (5, 250, "EUR")
     for wrong in (
         ("stock", "set", "a b", *tea[3:]),
         (*tea[:3], "--on-hand", "-1", *tea[5:]),
         (*tea[:3], "--on-hand", str(2**31), *tea[5:]),
         (*tea[:-1], "eur"),
+        *(tea[:-2], tea[:3], (*tea[:-2], "--timeout", "5m")),
+        ("stock", "set", "coffee", "--timeout", "5m"),
     ):
         assert run(bare, *wrong).exit_code in (1, 2)
     assert bare.services.stock.get("tea") == item

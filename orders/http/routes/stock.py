@@ -15,7 +15,7 @@ from orders.http.schemas.stock import (
     AdjustmentOut,
     AdjustmentsOut,
     AdjustmentsQuery,
-    StockIn,
+    StockChangeIn,
     StockOut,
     StockQuery,
     StocksOut,
@@ -58,15 +58,15 @@ def get_stock(sku: str) -> Any:
 )
 @takes("If-Match, if it exists", "If-None-Match: *")
 @sends("Location", "ETag")
-def put_stock(sku: str, body: StockIn) -> Any:
-    """Set a SKU's stock, price and timeout.
+def put_stock(sku: str, body: StockChangeIn) -> Any:
+    """Set a SKU's stock and price, its timeout, or all of them.
 
     To change a SKU that exists, send If-Match with the ETag that you read. To create one only if
     it is new, send If-None-Match: *. Setting what is there already succeeds without either.
     """
     item, created = services().stock.set(
         checked_sku(sku),
-        **body.model_dump(exclude_unset=True),
+        **body.root.model_dump(exclude_unset=True),
         client_id=caller(),
         expected=expected(),
     )

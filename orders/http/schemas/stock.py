@@ -1,8 +1,8 @@
 """Stock and its adjustments."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Discriminator, Field, RootModel, Tag
 
 from orders.http.schemas.paging import NumberQuery, Query, encoded, page_of
 from orders.http.schemas.types import (
@@ -32,18 +32,46 @@ OnHand = Field(
 Timeout = Annotated[int, Field(ge=1, le=MAX_INT, examples=[300]), WHOLE]
 
 
+SkuTimeout = Annotated[
+    Timeout | None,
+    Field(
+        description="How long an order for it may stay unpaid by default, within the server's bounds: an "
+        "order has the shortest of its SKUs'. Null is the server's default; if left out, it stays as it is. "
+        "Orders that were placed before keep their deadlines.",
+        examples=[300],
+    ),
+]
+
+
 class StockIn(In):
     """A SKU's stock, including what unpaid orders reserve, and its price."""
 
     on_hand: Annotated[Count, OnHand]
     price_minor: Price
     currency: PriceCurrency
-    timeout_seconds: Annotated[Timeout, WHOLE] | None = Field(
-        default=None,
-        description="How long an order for it may stay unpaid by default, within the server's bounds: an "
-        "order has the shortest of its SKUs'. Null is the server's default; if left out, it stays as it is.",
-        examples=[300],
-    )
+    timeout_seconds: SkuTimeout = None
+
+
+class TimeoutIn(In):
+    """A SKU's timeout alone. Its stock and price stay as they are."""
+
+    timeout_seconds: SkuTimeout
+
+
+def _tag(change: Any) -> str:
+    is_alone = isinstance(change, dict) and change.keys() == {"timeout_seconds"}
+    return "timeout" if is_alone else "stock"
+
+
+class StockChangeIn(
+    RootModel[
+        Annotated[
+            Annotated[StockIn, Tag("stock")] | Annotated[TimeoutIn, Tag("timeout")],
+            Discriminator(_tag),
+        ]
+    ]
+):
+    """A SKU's stock and price, its timeout, or all of them."""
 
 
 def _not_zero(delta: int) -> int:
