@@ -31,14 +31,14 @@ from orders.http.routes.stock import stock
 from orders.http.routes.webhooks import webhooks
 from orders.http.strict_json import StrictRequest
 from orders.ops import routes as ops
-from orders.retention.commands import erase
+from orders.retention.commands import erase, export
 from orders.watch.shared_counts import DIRECTORY, prepared
 
 MAX_BODY_BYTES = 16 * 1024
 #: Of ``python -m orders`` and ``flask --app orders.app``.
 COMMANDS: tuple[click.Command, ...] = (
     *(cli.keys, cli.providers, cli.stock),
-    *(cli.say_why, freeze, list_freezes, thaw, erase),
+    *(cli.say_why, freeze, list_freezes, thaw, export, erase),
 )
 
 

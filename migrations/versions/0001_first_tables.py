@@ -78,6 +78,7 @@ CREATE TABLE provider_messages (
   note varchar(500) NOT NULL,
   unknown_type varchar(100),
   order_id uuid,
+  payment_reference varchar(255),
   CONSTRAINT pk_provider_messages PRIMARY KEY (id),
   CONSTRAINT fk_provider_messages_endpoint_id
     FOREIGN KEY(endpoint_id) REFERENCES provider_endpoints (id)
@@ -89,6 +90,8 @@ CREATE INDEX ix_provider_messages_type ON provider_messages (endpoint_id, unknow
   WHERE unknown_type IS NOT NULL;
 CREATE INDEX ix_provider_messages_order ON provider_messages (order_id)
   WHERE order_id IS NOT NULL;
+CREATE INDEX ix_provider_messages_reference ON provider_messages (payment_reference)
+  WHERE payment_reference IS NOT NULL AND order_id IS NULL;
 
 -- Stock
 CREATE TABLE stock_items (
@@ -137,6 +140,7 @@ CREATE TABLE orders (
   client_reference varchar(255),
   metadata json,
   origin varchar(120),
+  changed_at timestamptz,
   CONSTRAINT pk_orders PRIMARY KEY (id),
   CONSTRAINT fk_orders_client_id FOREIGN KEY(client_id) REFERENCES api_clients (id)
 );

@@ -2,10 +2,10 @@
 
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from werkzeug.exceptions import BadRequest
 
 from orders.bootstrap import Services
@@ -21,7 +21,8 @@ from orders.errors import (
 )
 from orders.http.schemas.providers import (
     ENTRIES,
-    EntryReported,
+    AnyReference,
+    OrderId,
     OtherMessage,
     PaymentFailed,
     PaymentPending,
@@ -33,6 +34,12 @@ from orders.order.domain import Entry
 from orders.providers.domain import ProviderMessage, Sender
 
 log = structlog.get_logger("orders")
+
+#: By the name of a field of any message, what it is if it names what the message is about.
+NAMES: dict[str, TypeAdapter[str]] = {
+    "order_id": TypeAdapter(OrderId),
+    "payment_reference": TypeAdapter(AnyReference),
+}
 
 
 class Outcome(NamedTuple):
@@ -54,9 +61,9 @@ def receive(services: Services, sender: Sender, webhook_id: str, body: bytes) ->
     keep = partial(services.providers.keep, sender, webhook_id, body)
     named: dict[str, str] = {}
     try:
-        report = ReportIn.model_validate(parse_object(body))
-        named = _named(report)
-        found = _recorded(services, sender, report)
+        message = parse_object(body)
+        named = _named(message.get("data"))
+        found = _recorded(services, sender, ReportIn.model_validate(message))
     except StorageUnavailable:
         raise
     except Exception as error:
@@ -82,14 +89,13 @@ def replay(services: Services, message_id: str) -> ProviderMessage:
     return services.providers.message(message_id)
 
 
-def _named(report: ReportIn) -> dict[str, str]:
-    """The order, or else the payment, that a message names."""
-    message = report.root
-    if isinstance(message, OtherMessage):
-        return {}
-    if isinstance(message, EntryReported):
-        return {"payment_reference": message.data.payment_reference}
-    return {"order_id": message.data.order_id}
+def _named(data: Any) -> dict[str, str]:
+    """The order and the payment that a message names, even if it says nothing else that makes sense."""
+    named: dict[str, str] = {}
+    for name, kind in NAMES.items() if isinstance(data, dict) else ():
+        with suppress(ValidationError):
+            named[name] = kind.validate_python(data.get(name))
+    return named
 
 
 def _recorded(services: Services, sender: Sender, report: ReportIn) -> Outcome:

@@ -80,7 +80,9 @@ class Known(NamedTuple):
     order: Order
 
     def is_for(self, fingerprint: str, quantities: Mapping[str, int]) -> bool:
-        """Whether this was the same request. If another version made the fingerprint, the items decide."""
+        """Whether this was the same request. If another version made the fingerprint, or if it was
+        erased, the items decide.
+        """
         if self.fingerprint.rpartition(":")[0] == fingerprint.rpartition(":")[0]:
             return self.fingerprint == fingerprint
         return {item.sku: item.quantity for item in self.order.items} == dict(quantities)
@@ -333,19 +335,22 @@ class OrderRepository(Statements):
     def describe(
         self, order_id: str, client_id: str, changes: Mapping[str, Any], versions: str
     ) -> bool:
-        """Change what ``changes`` has of client_reference and metadata; whether that order has one of
-        these versions, given as to `extend`.
+        """Change what ``changes`` has of an order's details; whether it has one of these versions, given
+        as to `extend`.
+
+        For a transaction: what was written about the order while it was waited for is seen by the last
+        statement. Raises ValueError for what is no detail.
         """
-        values = {
-            "for_id": order_id,
-            "for_client": client_id,
-            "for_versions": versions,
-            "has_reference": "client_reference" in changes,
-            "for_reference": changes.get("client_reference"),
-            "has_metadata": "metadata" in changes,
-            "for_metadata": changes.get("metadata"),
-        }
-        return any(self.do(details.describe, **values) for _ in range(2))
+        if unknown := changes.keys() - details.NO_DETAILS:
+            raise ValueError(f"not among {details.DETAILS}: {unknown}")
+        given: dict[str, Any] = {"for_versions": versions}
+        for name in details.DETAILS:
+            given |= {f"has_{name}": name in changes, f"for_{name}": changes.get(name)}
+        own = {"for_id": order_id, "for_client": client_id}
+        changed = any(self.do(details.describe, **own, **given) for _ in range(2))
+        if changed:
+            self.run(details.FORGET_SENT, for_id=order_id)
+        return changed
 
     def order(self, order_id: str, client_id: str | None) -> Order | None:
         """An order of one client, or of any."""

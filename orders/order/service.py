@@ -185,11 +185,11 @@ class OrderService(Payments, Reads):
         *,
         versions: frozenset[str] | None,
     ) -> Order:
-        """Change the client_reference, the metadata or both of an order that has one of these versions.
+        """Change details of an order that has one of these versions, and forget what was sent of it.
 
         None means any version. Raises OrderNotFound, PreconditionFailed.
         """
-        with self._autocommit() as repository:
+        with self._writing() as repository:
             changed = repository.describe(order_id, client_id, changes, _expected(versions))
             order = repository.order(order_id, client_id)
         if order is None:

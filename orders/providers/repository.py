@@ -122,6 +122,7 @@ def keep(step: Step) -> sa.Select[Any]:
         "note": "for_note",
         "unknown_type": "for_type",
         "order_id": sa.func.coalesce(named.scalar_subquery(), of_payment.scalar_subquery()),
+        "payment_reference": "for_reference",
     }
     new = insertion(messages, row, room.c.is_there, source=room)
     noted = ("status", "note", "unknown_type", "order_id")

@@ -1,11 +1,23 @@
-"""``python -m orders erase ...``: a person's data, taken out of orders."""
+"""``python -m orders export ...`` and ``erase ...``: a person's data, shown, and taken out of orders."""
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
 
 import click
 from flask.cli import with_appcontext
 
 from orders.cli import Command
 from orders.http.auth import services
+from orders.http.schemas.types import rfc3339
 from orders.sql.ids import is_uuid
+from orders.sql.statements import Position
+
+#: How many orders are looked up at a time.
+PAGE_SIZE = 100
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def _ids(_context: object, _parameter: object, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -15,17 +27,55 @@ def _ids(_context: object, _parameter: object, given: tuple[str, ...]) -> tuple[
     return tuple(text.lower() for text in given)
 
 
-@click.command("erase", cls=Command)
-@click.argument("order_ids", nargs=-1, required=True, metavar="ORDER...", callback=_ids)
+def _of_orders(command: Decorated) -> Decorated:
+    """What says which orders a command is about."""
+    command = click.option("--reference", help="Its orders with this client_reference.")(command)
+    command = click.option("--client", help="The client, for --reference.")(command)
+    return click.argument("order_ids", nargs=-1, metavar="[ORDER...]", callback=_ids)(command)
+
+
+def _chosen(order_ids: Sequence[str], client: str | None, reference: str | None) -> list[str]:
+    """The ids of these orders, and of those of the client that have the reference."""
+    if (client is None) != (reference is None) or not (order_ids or client):
+        raise click.UsageError("name orders by their ids, or by --client and --reference")
+    found = [*order_ids]
+    if client is not None:
+        client_id = services().clients.id_of(client)
+        after: Position | None = None
+        while page := services().orders.orders(
+            client_id, client_reference=reference, page_size=PAGE_SIZE, after=after
+        ):
+            found += [order.id for order in page]
+            after = Position(page[-1].created_at, page[-1].id)
+    if not found:
+        raise click.ClickException(f"{client} has no order with that reference")
+    return found
+
+
+def _plain(value: bytes | datetime) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else rfc3339(value)
+
+
+@click.command("export", cls=Command)
+@_of_orders
 @with_appcontext
-def erase(order_ids: tuple[str, ...]) -> None:
+def export(order_ids: tuple[str, ...], client: str | None, reference: str | None) -> None:
+    """Print a person's data, one JSON object for each order: all that erase would erase."""
+    for order_id in _chosen(order_ids, client, reference):
+        click.echo(json.dumps(services().retention.export(order_id), default=_plain))
+
+
+@click.command("erase", cls=Command)
+@_of_orders
+@with_appcontext
+def erase(order_ids: tuple[str, ...], client: str | None, reference: str | None) -> None:
     """Erase a person's data from orders: client_reference, metadata, and what was sent and received.
 
     Amounts and the references at payment providers stay: refunds need them.
     """
-    for order_id in order_ids:
+    for order_id in _chosen(order_ids, client, reference):
         erased = services().retention.erase(order_id)
-        click.echo(f"{order_id}: erased, also from {erased.messages} messages of providers")
+        click.echo(f"{order_id}: erased, with {erased.messages} messages of providers")
         if erased.waiting:
             click.echo(
                 f"{order_id}: {erased.waiting} messages wait in the inbox: settle them, then repeat"

@@ -4,6 +4,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from orders.order.details import DETAILS
 from orders.sql.expressions import (
     Id,
     Instant,
@@ -25,13 +26,12 @@ from orders.sql.tables import (
     orders,
     payment_entries,
     payments,
+    provider_endpoints,
     provider_messages,
     webhook_deliveries,
 )
 
 p = sa.bindparam
-#: What is left of an erased message.
-ERASED = b'{"type": "erased"}'
 #: What has its order's id, and goes with it, besides payments and their entries.
 OF_ORDER = (order_items, order_events, payment_attempts, webhook_deliveries)
 
@@ -66,11 +66,15 @@ _open_disputes = (
 MAY_GO = sa.and_(
     _any_of(order_events, TERMINAL),
     ~_any_of(order_events, order_events.c.at >= _since),
+    sa.func.coalesce(orders.c.changed_at < _since, sa.true()),
     ~_any_of(
         payments,
         (payments.c.status == REFUND_DUE) | sa.exists(_open_disputes),
     ),
-    ~_any_of(payment_attempts, payment_attempts.c.settled_at.is_(None)),
+    ~_any_of(
+        payment_attempts,
+        sa.func.coalesce(payment_attempts.c.settled_at >= _since, sa.true()),
+    ),
     ~_any_of(provider_messages, _waits),
 )
 
@@ -126,19 +130,57 @@ def delete(step: Step) -> sa.Select[Any]:
     return sa.select(gone.c.id)
 
 
-# An order's client.
-GET_CLIENT = sa.select(orders.c.client_id).where(orders.c.id == p("for_id", type_=Id))
-# What was sent about an order, and what was answered.
-FORGET_SENT = (
-    sa.update(webhook_deliveries)
-    .where(webhook_deliveries.c.order_id == p("for_id", type_=Id))
-    .values(body=None, last_body=None)
+# An order's client, and its details.
+GET_DETAILS = sa.select(orders.c.client_id, *orders.c[DETAILS]).where(
+    orders.c.id == p("for_id", type_=Id)
 )
-_is_about = provider_messages.c.order_id == p("for_id", type_=Id)
-# An order's messages keep no more than that there were some; those that wait are left.
-FORGET_MESSAGES = (
-    sa.update(provider_messages).where(_is_about, unindexed(~_waits)).values(body=ERASED)
+_sent = webhook_deliveries.c
+# What was sent about an order, as far as it is kept, and what was answered.
+GET_SENT = (
+    sa.select(*_sent["id", "type", "created_at", "body", "last_body"])
+    .where(
+        _sent.order_id == p("for_id", type_=Id),
+        _sent.body.is_not(None) | _sent.last_body.is_not(None),
+    )
+    .order_by(_sent.created_at, _sent.id)
 )
+
+
+def _of_endpoint(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
+    """A column of the endpoint that a message came to."""
+    found = sa.select(column).where(provider_endpoints.c.id == provider_messages.c.endpoint_id)
+    return found.correlate(provider_messages).scalar_subquery()
+
+
+_named = (
+    sa.select(payments.c.order_id)
+    .where(
+        payments.c.client_id == _of_endpoint(provider_endpoints.c.client_id),
+        payments.c.provider == _of_endpoint(provider_endpoints.c.provider),
+        payments.c.reference == provider_messages.c.payment_reference,
+    )
+    .correlate(provider_messages)
+    .scalar_subquery()
+)
+_references = sa.select(payments.c.reference).where(payments.c.order_id == p("for_id", type_=Id))
+# The messages about an order, and those that named a payment of it before that was known.
+_about = sa.union_all(
+    sa.select(provider_messages.c.id).where(provider_messages.c.order_id == p("for_id", type_=Id)),
+    sa.select(provider_messages.c.id).where(
+        one_of(provider_messages.c.payment_reference, _references),
+        provider_messages.c.order_id.is_(None),
+        unindexed(_named == p("for_id", type_=Id)),
+    ),
+).subquery("about")
+_is_about = one_of(provider_messages.c.id, sa.select(_about.c.id))
+# The messages about an order.
+GET_MESSAGES = (
+    sa.select(*provider_messages.c["id", "created_at", "status", "note", "body"])
+    .where(_is_about)
+    .order_by(provider_messages.c.created_at, provider_messages.c.id)
+)
+# Delete the messages about an order. Those that wait are left.
+FORGET_MESSAGES = sa.delete(provider_messages).where(_is_about, unindexed(~_waits))
 # How many of an order's messages wait for a person.
 COUNT_WAITING = (
     sa.select(sa.func.count()).select_from(provider_messages).where(_is_about, unindexed(_waits))

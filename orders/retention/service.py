@@ -1,4 +1,4 @@
-"""How long orders are kept, and what is erased from them on request."""
+"""How long orders are kept, and what of a person is exported and erased from them on request."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -8,14 +8,12 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from orders.errors import OrderNotFound
+from orders.order.details import NO_DETAILS
 from orders.retention import repository
 from orders.sql.errors import retried
 from orders.sql.transactions import Service
 
 DAY_MS = 86_400_000
-#: What erases the reference and the metadata.
-NO_DETAILS = {"client_reference": None, "metadata": None}
-
 #: Changes a client's order: `OrderService.describe`, with no version expected.
 Describe = Callable[[str, str, Mapping[str, Any]], object]
 
@@ -28,7 +26,7 @@ class Deleted(NamedTuple):
 
 
 class Erased(NamedTuple):
-    """From how many messages personal data was erased, and how many that wait may still have some."""
+    """How many messages were deleted, and how many that wait may still have personal data."""
 
     messages: int
     waiting: int
@@ -58,18 +56,32 @@ class Retention(Service):
             gone = sql.do(repository.delete, for_ids=locked, **values) if locked else []
         return Deleted(len(gone), page[-1].id if len(page) == most else None)
 
+    def export(self, order_id: str) -> dict[str, Any]:
+        """What `erase` would erase from an order and from what is kept of it, for JSON.
+
+        Raises OrderNotFound if there is no trace of it.
+        """
+        queries = (repository.GET_DETAILS, repository.GET_SENT, repository.GET_MESSAGES)
+        with self._reading() as sql:
+            details, sent, messages = (
+                [row._asdict() for row in sql.run(query, for_id=order_id)] for query in queries
+            )
+        if not details and not messages:
+            raise OrderNotFound
+        own = details[0] if details else {}
+        return {"order_id": order_id, **own, "webhooks": sent, "provider_messages": messages}
+
     def erase(self, order_id: str) -> Erased:
         """Erase a person's data from an order and from what is kept of it. Repeating it is harmless.
 
         Raises OrderNotFound if there is no trace of it.
         """
         with self._reading() as sql:
-            client_id = sql.run(repository.GET_CLIENT, for_id=order_id).scalar()
+            client_id = sql.run(repository.GET_DETAILS, for_id=order_id).scalar()
         if client_id is not None:
             with suppress(OrderNotFound):  # deleted since
                 self._describe(client_id, order_id, NO_DETAILS)
         with self._autocommit() as sql:
-            sql.run(repository.FORGET_SENT, for_id=order_id)
             messages = sql.run(repository.FORGET_MESSAGES, for_id=order_id).rowcount
             waiting = sql.run(repository.COUNT_WAITING, for_id=order_id).scalar_one()
         if client_id is None and not messages and not waiting:

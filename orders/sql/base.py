@@ -15,6 +15,9 @@ metadata = sa.MetaData(
     }
 )
 
+#: Marks a column of `orders` that may be about a person, so that it is erased: see `orders.order.details`.
+PERSONAL = {"personal": True}
+
 
 def index_by(
     name: str,

@@ -5,7 +5,7 @@
 
 import sqlalchemy as sa
 
-from orders.sql.base import index_by, metadata, secrets_of
+from orders.sql.base import PERSONAL, index_by, metadata, secrets_of
 from orders.sql.expressions import Id, Instant
 from orders.sql.freeze_tables import (
     api_signs,
@@ -99,6 +99,7 @@ provider_messages = sa.Table(
     sa.Column("note", sa.String(500), nullable=False),  # what became of it, or why it waits
     sa.Column("unknown_type", sa.String(100)),
     sa.Column("order_id", Id),  # the client's order that it is about, if there was one
+    sa.Column("payment_reference", sa.String(255)),  # the payment that it names
 )
 # Those that wait, or are old, oldest first.
 index_by("ix_provider_messages_status", *provider_messages.c["status", "created_at", "id"])
@@ -115,6 +116,12 @@ sa.Index(
     "ix_provider_messages_order",
     provider_messages.c.order_id,
     postgresql_where=provider_messages.c.order_id.is_not(None),
+)
+# Those about a payment that was not known yet.
+index_by(
+    "ix_provider_messages_reference",
+    provider_messages.c.payment_reference,
+    where=provider_messages.c.order_id.is_(None),
 )
 
 stock_items = sa.Table(
@@ -153,11 +160,12 @@ orders = sa.Table(
     # The timeout that the order was placed with, even if its deadline was moved.
     sa.Column("timeout_ms", sa.BigInteger, nullable=False),
     sa.Column("idempotency_key", sa.String(255), nullable=False),
-    # Of the request; see `orders.http.schemas.orders.OrderIn`.
+    # Of the request, until its details change; see `orders.http.schemas.orders.OrderIn`.
     sa.Column("fingerprint", sa.String(64), nullable=False),
-    sa.Column("client_reference", sa.String(255)),
-    sa.Column("metadata", sa.JSON(none_as_null=True)),
-    sa.Column("origin", sa.String(120)),  # see `orders.order.origin`
+    sa.Column("client_reference", sa.String(255), info=PERSONAL),
+    sa.Column("metadata", sa.JSON(none_as_null=True), info=PERSONAL),
+    sa.Column("origin", sa.String(120), info=PERSONAL),  # see `orders.order.origin`
+    sa.Column("changed_at", Instant),  # when its details were
 )
 sa.Index("uq_orders_idempotency_key", orders.c.client_id, orders.c.idempotency_key, unique=True)
 

@@ -71,6 +71,8 @@ AS_READ = (
     NOT_DONE,
     deliveries.c.due_at == p("token", type_=Instant),
 )
+#: What PostgreSQL changes with every change of a row.
+ROW_VERSION = sa.cast(sa.literal_column("webhook_deliveries.xmin"), sa.Text)
 
 
 class WaitingSubscription(NamedTuple):
@@ -192,7 +194,7 @@ _earlier = deliveries.alias("earlier")
 # order has an earlier event that was not tried yet is passed over: whoever tries that one looks again.
 # A reminder comes after the event that set the deadline.
 LOOK = (
-    sa.select(deliveries)
+    sa.select(deliveries, ROW_VERSION.label("row_version"))
     .where(
         deliveries.c.subscription_id == p("for_subscription"),
         deliveries.c.status == PENDING,
@@ -213,10 +215,11 @@ LOOK = (
     .order_by(*_by_due)
     .limit(2)
 )
-# Lease a delivery that is as it was read: nobody else sends it meanwhile. Its body is kept for later attempts.
+# Lease a delivery that is as it was read: nobody else sends it meanwhile. Its body is kept for later attempts,
+# unless the row was changed since: the order that it was written of may have been erased.
 CLAIM = (
     sa.update(deliveries)
-    .where(*AS_READ)
+    .where(*AS_READ, p("as_read", type_=sa.Text) == ROW_VERSION)
     .values(
         due_at=later(now(), "lease_ms"),
         attempts=deliveries.c.attempts + 1,
@@ -277,8 +280,8 @@ DROP_PAGE = sa.delete(deliveries).where(
     )
 )
 _next = deliveries.alias("next")
-# Record what came of a delivery that is as it was read. Returns whether a later event of its order waits
-# for the same subscription.
+# Record what came of a delivery that is as it was read. An answer may repeat what was sent, and is kept only
+# if that is. Returns whether a later event of its order waits for the same subscription.
 RECORD = (
     sa.update(deliveries)
     .where(*AS_READ)
@@ -290,7 +293,7 @@ RECORD = (
         last_attempt_at=now(),
         last_status=p("answer_status"),
         last_error=p("answer_error"),
-        last_body=p("answer_body"),
+        last_body=sa.case((deliveries.c.body.is_not(None), p("answer_body"))),
     )
     .returning(
         sa.exists()

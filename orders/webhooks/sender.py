@@ -66,7 +66,9 @@ class WebhookSender:
             return self._post(target, headers, body, deadline)
         except (httpcore.TimeoutException, _TooLate):
             return Answer(None, f"no answer within {self._timeout_seconds:g} s", None)
-        except (WebhookUrlNotAllowed, httpcore.NetworkError, httpcore.ProtocolError) as error:
+        except httpcore.ProtocolError:  # which quotes the answer
+            return Answer(None, "the answer is not complete, or is not HTTP", None)
+        except (WebhookUrlNotAllowed, httpcore.NetworkError) as error:
             return Answer(None, f"{error}"[:200] or type(error).__name__, None)
 
     def _post(

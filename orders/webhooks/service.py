@@ -323,7 +323,8 @@ class Webhooks(Service):
                     self._observe("webhook.dead")
             else:
                 body, lease_ms = message.body or write(message), self._policy.lease_ms
-                leased = sql.run(repository.CLAIM, **as_read, new_body=body, lease_ms=lease_ms)
+                lease = {"as_read": row.row_version, "new_body": body, "lease_ms": lease_ms}
+                leased = sql.run(repository.CLAIM, **as_read, **lease)
                 token = leased.scalar_one_or_none()
                 if token is not None:
                     began = token - timedelta(milliseconds=lease_ms)

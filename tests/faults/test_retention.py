@@ -22,7 +22,8 @@ COUNT = 40
 def test_old_orders_go_although_a_worker_dies(
     tmp_path: Path, migrated_url: str, valkey: Valkey
 ) -> None:
-    run_now, erase = the_block("sh", "run-now --queue retention", OPERATIONS).splitlines()
+    block = the_block("sh", "run-now --queue retention", OPERATIONS)
+    run_now, export, erase = block.splitlines()
     env = {
         "DATABASE_URL": migrated_url,
         "REDIS_URL": valkey.url,
@@ -56,5 +57,6 @@ def test_old_orders_go_although_a_worker_dies(
         finally:
             assert worker.stop() == 0
         assert {*attic.rows()} == {"orders", "unpaid_orders", "order_items", "order_events"}
+        assert kept in bash(export, {**env, "ORDER": kept})
         bash(erase, {**env, "ORDER": kept})
         assert attic.services.orders.order(None, kept).metadata is None

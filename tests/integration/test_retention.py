@@ -1,21 +1,23 @@
 """Old orders are deleted with all that belongs to them, once nothing is left to do about them."""
 
+import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from devtools.valkey import Valkey
-from orders.errors import OrderNotFound
 from orders.retention import repository
 from orders.retention.flow import Pruner
 from orders.sql.expressions import Instant
 from orders.sql.ids import first_id_from
 from orders.sql.statements import FIRST
-from orders.sql.tables import metadata, order_events, orders, provider_messages, webhook_deliveries
+from orders.sql.tables import metadata, order_events, orders, provider_messages
 from tests.conftest import Api, serving
 from tests.integration.test_api_routes import content
 from tests.integration.test_providers import Provider
@@ -187,10 +189,31 @@ def test_only_what_is_old_by_every_clock_is_deleted(attic: Attic) -> None:
     assert attic.delete() == 0, "it is too young"
     attic.age(2)
     assert attic.delete(datetime.now(UTC) - timedelta(days=2)) == 0, "by another clock"
-    with attic.services.engine.begin() as connection:
-        latest = sa.update(order_events).where(order_events.c.type == "order.paid")
-        connection.execute(latest.values(at=sa.func.now()))
-    assert attic.delete() == 0, "something happened lately"
+    attic.age(DAYS + 1)
+    assert attic.delete() == 1
+
+
+def described(attic: Attic, order_id: str) -> None:
+    headers = {"If-Match": "*"}
+    attic.api.send("PATCH", f"/v1/orders/{order_id}", {"metadata": {"a": 1}}, headers=headers)
+
+
+def refunded_late(attic: Attic, _: str) -> None:
+    attic.bank.refunded("tx-1")
+
+
+def failed(attic: Attic, order_id: str) -> None:
+    attic.bank.report("payment.failed", order_id=order_id, reference="tx-0")
+
+
+@pytest.mark.parametrize("change", [described, refunded_late, failed])
+def test_what_was_changed_lately_is_not_old(
+    attic: Attic, change: Callable[[Attic, str], None]
+) -> None:
+    attic.paid()
+    attic.age()
+    change(attic, attic.ids()[0])
+    assert attic.delete() == 0
     attic.age(DAYS + 1)
     assert attic.delete() == 1
 
@@ -212,66 +235,51 @@ def test_an_order_that_somebody_works_on_is_skipped(attic: Attic) -> None:
     assert attic.ids() == []
 
 
-# -- erasing -------------------------------------------------------------------------------
+#: What shows an order, or what belongs to it.
+READ = [
+    *(
+        "/v1/orders",
+        "/v1/orders?status=paid",
+        "/v1/events",
+        "/v1/orders/{}",
+        "/v1/orders/{}/events",
+    ),
+    *("/v1/orders/{}/payments", "/v1/orders/{}/payment-attempts"),
+]
 
 
-def personal(attic: Attic) -> bytes:
-    """All that is kept."""
-    with attic.services.engine.connect() as connection:
-        tables = [connection.execute(sa.select(each)).all() for each in metadata.sorted_tables]
-    return repr(tables).encode()
-
-
-@pytest.mark.parametrize("state", ["unpaid", "paid", "deleted"])
-def test_a_person_is_erased_wherever_the_order_is(attic: Attic, state: str) -> None:
-    attic.api.send("POST", "/v1/webhooks", {"url": "https://a.example"})
-    body = {"client_reference": PERSON, "metadata": {"mail": PERSON}}
-    order_id = attic.place(**body)
-    if state != "unpaid":
-        attic.bank.paid(order_id, "tx-1", payer=PERSON)
-        attic.bank.refunded("tx-1", note=PERSON)
-    with attic.services.engine.begin() as connection:
-        connection.execute(sa.update(webhook_deliveries).values(last_body=PERSON))
-    attic.paid("tx-2", metadata={"mail": "bob"})
-    if state == "deleted":
+@pytest.mark.parametrize("path", READ)
+def test_who_reads_meanwhile_gets_an_order_as_it_was_or_none(attic: Attic, path: str) -> None:
+    """Whichever of a request's statements it is deleted after."""
+    for statements in count(1):
+        order_id = attic.place()
+        failed(attic, order_id)
+        attic.bank.paid(order_id)
         attic.age()
-        order_id = attic.ids()[0]
-        assert attic.delete() == 2
-    assert PERSON.encode() in personal(attic)
-    erase = attic.api.app.test_cli_runner().invoke
-    done = erase(args=["erase", order_id])
-    assert done.exit_code == 0, done.output
-    assert PERSON.encode() not in personal(attic)
-    assert (b"bob" in personal(attic)) == (state != "deleted")
-    assert erase(args=["erase", order_id]).exit_code == 0
+        url = path.format(attic.ids()[0])
+        whole = content(attic.api.send("GET", url))
+        with deleting(attic, after=statements) as deleted:
+            answer = attic.api.send("GET", url)
+        if not deleted:
+            return
+        assert deleted == [1]
+        if answer.status_code != 404:
+            body = json.loads(answer.get_data())
+            assert body == whole or (path[:11] != "/v1/orders/" and body["data"] == [])
 
 
-@pytest.mark.parametrize("make", [waiting_for_the_order, waiting_for_the_payment])
-def test_a_message_that_waits_is_erased_once_it_is_settled(
-    attic: Attic, make: Callable[[Attic], None]
-) -> None:
-    make(attic)
-    [order_id] = attic.ids()
-    assert attic.services.retention.erase(order_id) == (1, 1)
-    assert PERSON.encode() in personal(attic)
-    [message] = attic.services.providers.messages("waiting", page_size=9)
-    attic.services.providers.dismiss(message.id)
-    assert attic.services.retention.erase(order_id) == (2, 0)
-    assert PERSON.encode() not in personal(attic)
+@contextmanager
+def deleting(attic: Attic, after: int) -> Iterator[list[int]]:
+    """Has all orders deleted after so many statements of a request, if it has as many. Yields what was deleted."""
+    engine, deleted, seen = attic.services.engine, list[int](), count(1)
 
+    def look(*_: Any) -> None:
+        if next(seen) == after:
+            deleted.append(attic.delete())
 
-def test_another_clients_message_belongs_to_no_order(attic: Attic) -> None:
-    order_id = attic.cancelled()
-    attic.services.clients.create_key("other", ["orders"])
-    assert Provider(attic.api, "other").paid(order_id).status_code == 404
-    assert attic.services.retention.erase(order_id) == (0, 0)
-    attic.age()
-    assert attic.delete() == 1
-
-
-def test_what_nobody_knows_cannot_be_erased(attic: Attic) -> None:
-    with pytest.raises(OrderNotFound):
-        attic.services.retention.erase(FIRST.id)
+    sa.event.listen(engine, "after_cursor_execute", look)
+    yield deleted
+    sa.event.remove(engine, "after_cursor_execute", look)
 
 
 # -- the flow ------------------------------------------------------------------------------
