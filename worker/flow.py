@@ -160,6 +160,10 @@ class Flow:
     and nothing is claimed until ``probe`` returns. If it passes, the trouble is one task's, whose row is
     locked, for instance: that task is isolated in halves, too, and tried again within a second.
 
+    With a ``probe``, what fails for several tasks, each alone, while none is done is an outage as well, although the
+    probe passes: nothing is counted, and one task at a time is tried until one is done. A task that fails while others
+    are done, or that is the only one to fail, has failed.
+
     Delivery is at least once: a handler may see a task again after a crash, so everything it does
     must be safe to repeat.
     """

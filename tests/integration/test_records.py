@@ -45,12 +45,14 @@ from tests.integration.hall import (
     queue_of,
 )
 from tests.integration.reads import watched
+from tests.integration.test_records_decide import Deciding
 from tests.integration.theatre import EXAMPLE, Theatre, theatre
 from tests.integration.workers import frozen
 from tests.length import quick_first, rounds
 from tests.races import duels, together
 from worker import DeadLetter, DelayQueue, Retry, Task, Unavailable, connect
 from worker.records import CONFLICT_RETRIES, Records, TablePauses, pauses_table
+from worker.runtime.isolation import BatchResult, Strikes, handle
 
 
 @pytest.fixture
@@ -751,6 +753,52 @@ def test_a_statement_that_is_wrong_is_no_outage(hall: Hall) -> None:
     hall.handle = lambda connection, _ids: connection.exec_driver_sql("SELECT * FROM nowhere")
     with pytest.raises(sa.exc.DBAPIError):
         hall.run("A1")
+
+
+@pytest.mark.parametrize("state", ["P0001", "58030", "XX000"])
+@pytest.mark.parametrize("kind", [Hall, Deciding])
+def test_what_strikes_every_record_is_an_outage(
+    engine: sa.Engine, kind: type[Hall], state: str
+) -> None:
+    hall = kind(engine)
+    ids = [str(n) for n in range(20)]
+    hall.add(*ids)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE FUNCTION strike() RETURNS trigger LANGUAGE plpgsql AS"
+            f" $$ BEGIN RAISE SQLSTATE '{state}'; END $$;"
+            "CREATE TRIGGER strike BEFORE UPDATE ON seats FOR EACH ROW EXECUTE FUNCTION strike()"
+        )
+    hall.probe()
+    results, strikes = BatchResult(), Strikes()
+    tasks = [Task(each) for each in ids]
+    for part in handle(hall.flow, tasks, lambda _: True, strikes=strikes):
+        results.merge(part)
+    assert results.outage is not None
+    assert (results.failed, results.done) == ([], [])
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP FUNCTION strike CASCADE")
+    [part] = handle(hall.flow, tasks, lambda _: True, strikes=strikes)
+    assert part == BatchResult(done=tasks)
+
+
+def test_the_probe_asks_for_the_rights_of_a_batch(records_url: str) -> None:
+    with made(records_url) as owners:
+        hall = Hall(owners)
+        reader = f"reader_{uuid4().hex}"
+        with owners.begin() as connection:
+            connection.exec_driver_sql(
+                f"CREATE ROLE {reader} LOGIN; GRANT SELECT ON seats TO {reader}"
+            )
+        hall.probe()
+        url = sa.make_url(records_url).set(username=reader)
+        with (
+            made(url.render_as_string()) as engine,
+            pytest.raises(sa.exc.DBAPIError, match="seats"),
+        ):
+            Hall(engine).probe()
+        with owners.begin() as connection:
+            connection.exec_driver_sql(f"DROP OWNED BY {reader}; DROP ROLE {reader}")
 
 
 def test_the_probe_fails_without_the_table(engine: sa.Engine) -> None:

@@ -330,6 +330,20 @@ def test_a_conflict_is_retried_and_an_outage_if_it_goes_on(hall: Deciding) -> No
     assert hall.statuses() == {"A1": "free"}
 
 
+def test_what_the_statement_may_not_do_is_seen_by_running_it_for_no_records(hall: Deciding) -> None:
+    hall.add("A1", "A2")
+    tasks = [Task("A1"), Task("A2")]
+    refusal = "DO $$ BEGIN RAISE insufficient_privilege; END $$"
+    hall.decide = lambda connection, _tasks: connection.exec_driver_sql(refusal)
+    with pytest.raises(sa.exc.DBAPIError):
+        hall.probe()
+    hall.decide = hall.free
+    hall.probe()
+    assert hall.batches == [{}, {}]
+    assert hall.statuses() == {"A1": "held", "A2": "held"}
+    assert hall.outcomes(*tasks) == {}
+
+
 def test_a_wrong_statement_is_no_outage(hall: Deciding) -> None:
     hall.decide = lambda connection, _tasks: connection.exec_driver_sql("SELECT * FROM nowhere")
     with pytest.raises(sa.exc.DBAPIError):

@@ -23,7 +23,7 @@ from worker import (
     one_at_a_time,
 )
 from worker.queue.environment import REAL
-from worker.runtime.isolation import ISOLATION_SECONDS, BatchResult, LookAgain, handle
+from worker.runtime.isolation import ISOLATION_SECONDS, BatchResult, LookAgain, Strikes, handle
 
 
 def _run(
@@ -33,10 +33,11 @@ def _run(
     probe: Callable[[], None] | None = None,
     keep_going: Callable[[], bool] = lambda: True,
     clock: Callable[[], float] = REAL.clock,
+    strikes: Strikes | None = None,
 ) -> BatchResult:
     results = BatchResult()
     flow = Flow(name="a", handler=handler, probe=probe)
-    for part in handle(flow, tasks, lambda _: keep_going(), clock):
+    for part in handle(flow, tasks, lambda _: keep_going(), clock, strikes):
         results.merge(part)
     return results
 
@@ -259,6 +260,107 @@ def test_an_unknown_error_is_an_outage_while_the_probe_fails(
     assert _ids(results.untouched) == _ids(_tasks(3))
     assert isinstance(results.outage, Unavailable)
     assert isinstance(results.outage.__cause__, ValueError)
+
+
+class Struck:
+    """A handler of a flow whose probe passes all the same, and what is known from batch to batch."""
+
+    def __init__(self, *poison: str, alone: bool = False) -> None:
+        handler = Poisoned(*poison)
+        self.poison = handler.poison
+        self.handler = one_at_a_time(lambda task: handler([task])) if alone else handler
+        self.strikes = Strikes()
+
+    def run(self, *ids: str, attempt: int = 1, **options: Any) -> BatchResult:
+        tasks = [Task(task_id, attempt=attempt) for task_id in ids]
+        return _run(self.handler, tasks, probe=_pass, strikes=self.strikes, **options)
+
+
+def _sorted(results: BatchResult) -> tuple[list[str], list[str], list[str], bool]:
+    """Those that failed, that are looked at again and that are untouched; and whether it is an outage."""
+    failed, again = ([task.id for task, _ in rows] for rows in (results.failed, results.retries))
+    return failed, again, [task.id for task in results.untouched], results.outage is not None
+
+
+def test_what_strikes_every_task_is_an_outage_although_the_probe_passes() -> None:
+    flow = Struck(*map(str, range(100)))
+    results = flow.run(*map(str, range(100)))
+    assert _sorted(results) == ([], ["0", "1"], [str(n) for n in range(2, 100)], True)
+    assert "It fails for every task: ValueError: poison" in str(results.outage)
+    assert {type(retry) for _, retry in results.retries} == {LookAgain}
+    assert results.outage is not None
+    assert isinstance(results.outage.__cause__, ValueError)
+    assert _sorted(flow.run("50")) == ([], ["50"], [], True), "as long as none is done"
+    flow.poison.clear()
+    assert _sorted(flow.run("1", "2")) == ([], [], [], False)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_strikes_one_task_alone_is_its_failure_each_time(*, alone: bool) -> None:
+    flow = Struck("a", alone=alone)
+    for attempt in range(1, 20):
+        assert _sorted(flow.run("a", attempt=attempt)) == (["a"], [], [], False)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_of_tasks_that_come_one_by_one_only_the_first_may_be_at_fault(*, alone: bool) -> None:
+    flow = Struck("a", "b", "c", alone=alone)
+    found = [_sorted(flow.run(each)) for each in "abca"]
+    assert found[0] == (["a"], [], [], False)
+    assert found[1:] == [([], [each], [], True) for each in "bca"]
+
+
+@pytest.mark.parametrize("ids", ["axxbxx", "xaxxbx", "xxxxab", "abx"])
+def test_tasks_that_fail_while_others_are_done_are_at_fault_for_good(ids: str) -> None:
+    flow = Struck("a", "b")
+    names = [each if each in "ab" else f"{each}{n}" for n, each in enumerate(ids)]
+    flow.run(*names)
+    flow.run("later")
+    assert _sorted(flow.run("a", "b", attempt=2)) == (["a", "b"], [], [], False)
+    assert _sorted(flow.run("b", attempt=3)) == (["b"], [], [], False)
+
+
+def test_a_task_that_was_done_since_is_no_longer_at_fault() -> None:
+    flow = Struck("a")
+    flow.run("a", "x", "y")
+    flow.poison.clear()
+    flow.run("a")
+    flow.poison.update("ab")
+    assert _sorted(flow.run("a", "b")) == ([], ["a", "b"], [], True)
+
+
+def test_an_outage_that_the_probe_finds_is_also_that_of_who_failed_before() -> None:
+    answers = iter([None, "down"])
+
+    def probe() -> None:
+        if next(answers):
+            raise Unavailable
+
+    results = _run(Poisoned("0", "1"), _tasks(2), probe=probe)
+    assert _sorted(results) == ([], [], ["1", "0"], True)
+
+
+def test_who_failed_alone_before_the_stop_has_failed() -> None:
+    going = iter([True, True])
+    results = Struck("0", "1").run("0", "1", keep_going=lambda: next(going, False))
+    assert _sorted(results) == (["0"], [], ["1"], False)
+
+
+def test_how_many_are_known_to_be_at_fault_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.runtime.isolation.MAX_REMEMBERED", 2)
+    flow = Struck("a", "b", "c")
+    flow.run("x", "a", "b")
+    assert flow.strikes._at_fault == {*"ab"}
+    flow.run("y", "c")
+    flow.run("z")
+    assert flow.strikes._at_fault == set()
+
+
+@pytest.mark.parametrize("probe", [_pass, None])
+def test_an_outcome_is_believed_of_every_task(probe: Callable[[], None] | None) -> None:
+    refused = {str(n): Failed("no such customer") for n in range(3)}
+    assert len(_run(lambda _: refused, _tasks(3), probe=probe).failed) == 3
+    assert len(_run(Poisoned("0", "1"), _tasks(2)).failed) == 2, "without a probe nothing waits"
 
 
 def test_an_outcome_said_for_a_task_is_believed_without_a_probe() -> None:

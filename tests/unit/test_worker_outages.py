@@ -151,6 +151,22 @@ def test_outages_without_a_batch_between_delay_the_next_probe(
     assert _between_half_and_all(outage.stopping.waits, [1])
 
 
+def test_an_outage_that_only_a_batch_can_tell_from_its_end_is_reported_once(
+    outage: Outage, clock: Clock
+) -> None:
+    outage.start()
+    for _ in range(4):
+        clock.move(1)
+        outage.gate.take_down(DOWN)
+        outage.run()
+    first, rest = sum(outage.stopping.waits[:1]), sum(outage.stopping.waits[1:]) + 2
+    assert outage.told() == [events.FlowDown("a", DOWN), first, events.FlowDown("a", DOWN)]
+    assert (outage.gate.up, outage.gate.down) == (True, True)
+    outage.gate.handled()
+    assert outage.told()[3:] == [rest]
+    assert not outage.gate.down
+
+
 def test_a_stopping_worker_probes_no_more(outage: Outage) -> None:
     outage.start()
     outage.gate.take_down(DOWN)

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from sqlalchemy.orm import QueryableAttribute, Session, scoped_session
 
 from ..backoff import LOOK_AGAIN
-from ..errors import Unavailable
 from ..findings import Checks
 from ..flow import (
     CommonSettings,
@@ -98,8 +97,9 @@ class Records:
         ``decide(connection, tasks)`` takes its place where one statement can do everything: nothing runs before
         it, nothing is locked, and the statement is committed by itself, in one round trip. It must handle only
         what is pending and due by the database's clock, and may be repeated. ``tasks`` maps the records' ids to
-        their tasks. It returns what it left: a mapping from id to the milliseconds until to look again (0 or
-        less for a record that is locked), or to an outcome. The database's own timeouts apply to it.
+        their tasks; the probe passes none, to see whether the statement can be run. It returns what it left: a
+        mapping from id to the milliseconds until to look again (0 or less for a record that is locked), or to an
+        outcome. The database's own timeouts apply to it.
 
         ``scheduler`` schedules instead of the queue, for instance in the background. ``timeout_seconds`` is
         how long one transaction may take: a longer one counts as an outage, unless it was the handler that did something
@@ -143,7 +143,8 @@ class Records:
     def flow(self, *, probe: Probe | None = None, **settings: Unpack[FlowSettings]) -> Flow:
         """The flow, which has the queue's name. ``settings`` are those of `Flow`, such as ``batch_size``.
 
-        ``probe`` is called before the records' own, which asks whether the database takes writes.
+        ``probe`` is called before the records' own, which handles a batch without records: it needs the same rights,
+        and a server that takes writes.
         """
         page_size = settings.get("batch_size", Flow.batch_size)
         # Several workers may get a record at once: the lock on its row decides.
@@ -280,12 +281,7 @@ class Records:
     def _probe(self, before: Probe | None) -> None:
         if before is not None:
             before()
-        with self._transactions.read() as connection:
-            read_only = connection.execute(self._statements.read_only).scalar_one()
-            connection.execute(self._statements.nothing)  # raises if there is no such table
-        if read_only:
-            self._engine.dispose()  # the next connection may find the new primary
-            raise Unavailable("The database is read-only.")
+        self._handle_batch({})
 
 
 def _outcome(left: Any, task: Task | None) -> Outcome:

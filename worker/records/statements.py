@@ -55,9 +55,6 @@ class RecordStatements:
         self.look = sa.select(self._id.label("key"), self._ms.label("ms")).where(
             among, opaque, self._due <= self.after(sa.literal(float(MAX_SECONDS), sa.Double))
         )
-        #: Whether this server takes no writes.
-        self.read_only = sa.select(sa.func.current_setting("transaction_read_only") == "on")
-        self.nothing = sa.select(self._id, self._due).where(sa.false())
         #: Select pending records in order of due time and id, within the bounds that are named.
         self.page = cache(self._page)
         # With literals, because only then does a planner see that the partial index qualifies.

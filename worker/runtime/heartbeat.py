@@ -52,7 +52,7 @@ class Heartbeat:
             for detector in self._watched:
                 detector.report(now)
             for station in self._stations:
-                name, up = station.queue.name, station.gate.up
+                name, up = station.queue.name, not station.gate.down
                 sent_at, was_up = last.get(name, (-math.inf, up))
                 if (
                     up != was_up or now - sent_at >= BEAT_SECONDS
@@ -84,7 +84,7 @@ class Heartbeat:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "started_at": self._started_at,
-            "up": station.gate.up,
+            "up": not station.gate.down,
             "holds": len(tasks),
             "held": [task.id for task in tasks[:LISTED]],
             "oldest_seconds": max((round(now - each.began_at, 1) for each in held), default=0.0),

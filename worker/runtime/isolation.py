@@ -1,16 +1,18 @@
 """Runs a batch through a flow's handler, isolates the tasks that make it fail, and sorts all by what became of them."""
 
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..backoff import LOOK_AGAIN
-from ..errors import FATAL, Unavailable
+from ..errors import FATAL, Unavailable, described
 from ..flow import MAX_DELAY_MS, DeadLetter, Failed, Flow, Outcome, Reschedule, Retry, Task
 from ..queue.environment import REAL, Clock
 
 #: How long to look for the tasks whose rows are locked: each call that meets one lasts as long as a lock timeout.
 ISOLATION_SECONDS = 5.0
+#: How many tasks that are at fault a flow remembers.
+MAX_REMEMBERED = 10_000
 
 
 class LookAgain(Retry):
@@ -36,6 +38,8 @@ class BatchResult:
     untouched: list[Task] = field(default_factory=list)
     #: Set when something the handler needs is unavailable.
     outage: Unavailable | None = None
+    #: What a call raised that is no outcome.
+    raised: BaseException | None = None
 
     def add(self, task: Task, outcome: Outcome | None) -> None:
         match outcome:
@@ -59,6 +63,11 @@ class BatchResult:
                 # Running it again would repeat its work, with the same return value.
                 self.dead.append((task, DeadLetter(wrong)))
 
+    @property
+    def works(self) -> bool:
+        """Whether the handler has done what it is for."""
+        return bool(self.done or self.rescheduled)
+
     def handled(self) -> list[Task]:
         """The tasks that the handler dealt with, whatever the outcome."""
         others = (self.retries, self.rescheduled, self.dead, self.failed)
@@ -77,10 +86,47 @@ class BatchResult:
         self.failed += more.failed
         self.untouched += more.untouched
         self.outage = more.outage or self.outage
+        self.raised = more.raised or self.raised
 
 
 def _is_delay(ms: object) -> bool:
     return isinstance(ms, int | float) and abs(ms) <= MAX_DELAY_MS  # false for NaN
+
+
+class Strikes:
+    """Tells an error that strikes every task of a flow from one that is a task's own. Any thread may use it.
+
+    What fails for each of several tasks alone while none is done is no task's fault. At fault is a task that is the
+    only one to fail, or that fails while others are done.
+    """
+
+    def __init__(self) -> None:
+        #: Who failed alone since a task was last done.
+        self._struck = set[str]()
+        #: Who failed while others were done, and was not done since. Those that were forgotten are found again.
+        self._at_fault = set[str]()
+
+    def done(self, tasks: Iterable[Task]) -> None:
+        """Note that these were done, so the flow works."""
+        self._at_fault |= self._struck
+        self._struck.clear()
+        self._at_fault.difference_update(task.id for task in tasks)
+        if len(self._at_fault) > MAX_REMEMBERED:
+            self._at_fault.clear()
+
+    def is_at_fault(self, failed: BatchResult, others: BatchResult) -> bool:
+        """Whether a task that failed alone is known to be at fault. ``others`` of its batch went before."""
+        [(task, _)] = failed.failed
+        if others.works:
+            self._at_fault.add(task.id)
+        if task.id in self._at_fault:
+            return True
+        self._struck.add(task.id)
+        return False
+
+    @property
+    def strike_all(self) -> bool:
+        return len(self._struck) > 1
 
 
 def handle(
@@ -88,14 +134,42 @@ def handle(
     tasks: Sequence[Task],
     keep_going: Callable[[Sequence[Task]], bool],
     clock: Clock = REAL.clock,
+    strikes: Strikes | None = None,
 ) -> Iterator[BatchResult]:
-    """Call ``flow.handler`` with ``tasks``; yield the results of each call as soon as it returns.
+    """Call ``flow.handler`` with ``tasks``; yield the results of each call as soon as they are known.
 
     If a call raises, it is repeated with each half of its tasks: one bad task among n costs about 2 log2(n)
     more calls. `Unavailable` does the same for up to `ISOLATION_SECONDS`, unless it is an outage. A handler for
     one task at a time gets each task alone from the start. Before each call, ``keep_going`` is asked with its
     tasks. Once it returns false, or there is an outage, the rest is left untouched.
+
+    If the flow has a probe, ``strikes``, which it keeps from batch to batch, may tell that there is an outage
+    although the probe passes.
     """
+    strikes = strikes or Strikes()
+    known, suspects = BatchResult(), BatchResult()
+    for each in _isolated(flow, tasks, lambda batch: not known.outage and keep_going(batch), clock):
+        results = each
+        if results.works:
+            strikes.done(results.done)
+            results.merge(suspects)
+            suspects = BatchResult()
+        elif results.raised and flow.probe and not strikes.is_at_fault(results, known):
+            suspects.merge(results)
+            if not (strikes.strike_all or flow.one_at_a_time):
+                continue  # the next call tells
+            results = _outage_of(suspects) if strikes.strike_all else suspects
+            suspects = BatchResult()
+        known.merge(results)
+        yield results
+    if suspects.failed:
+        yield BatchResult(untouched=suspects.tasks()) if known.outage else suspects
+
+
+def _isolated(
+    flow: Flow, tasks: Sequence[Task], keep_going: Callable[[Sequence[Task]], bool], clock: Clock
+) -> Iterator[BatchResult]:
+    """The results of each call, and of what was left untouched."""
     batches = _first_batches(flow, tasks)
     isolate_until = clock() + ISOLATION_SECONDS
     outage = None
@@ -119,6 +193,18 @@ def handle(
         yield results
     if batches:
         yield BatchResult(untouched=[task for batch in reversed(batches) for task in batch])
+
+
+def _outage_of(struck: BatchResult) -> BatchResult:
+    """The results of tasks that an outage struck, although the probe passes: each is looked at again."""
+    error = struck.raised
+    assert error is not None
+    outage = Unavailable(f"It fails for every task: {described(error)}")
+    outage.__cause__ = error
+    results = BatchResult(outage=outage)
+    for task in struck.tasks():
+        results.add(task, LookAgain(task, outage))
+    return results
 
 
 def _first_batches(flow: Flow, tasks: Sequence[Task]) -> list[Sequence[Task]]:
@@ -186,6 +272,7 @@ def results_of_error(flow: Flow, tasks: Sequence[Task], error: BaseException) ->
                 results.add(task, error)
             case _:
                 results.add(task, Failed(error))
+                results.raised = error
     return results
 
 

@@ -20,7 +20,7 @@ from ..flow import Flow, Task
 from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Claim
-from .isolation import BatchResult, LookAgain, handle
+from .isolation import BatchResult, LookAgain, Strikes, handle
 from .outages import Gate
 from .pauses import PauseWatch
 from .recurring import Recurrence, Recurring
@@ -86,6 +86,7 @@ class Station:
         self.pause = PauseWatch(flow, queue)
         self.settler = Settler(flow, queue, shared)
         self.renewer = Renewer(flow, queue, shared, self.settler)
+        self.strikes = Strikes()
         self._recurrence = (
             Recurrence(flow, queue, shared.emit) if isinstance(flow, Recurring) else None
         )
@@ -322,7 +323,7 @@ class Lane:
             return settled and not self._stopping.is_set() and held.begin(next_tasks)
 
         with station.renewer.holding(tasks, batch.claimed_at) as held:
-            for part in handle(flow, tasks, keep_going, self._clock):
+            for part in handle(flow, tasks, keep_going, self._clock, station.strikes):
                 settled = self.settle(batch, held, part)
                 results.merge(part)
         station.adapt(results)

@@ -127,7 +127,7 @@ def _flow_health(watched: Watched, now: float) -> FlowHealth:
     outages = []
     if station.failing:
         outages.append("Redis does not serve claims")
-    if not station.gate.up:
+    if station.gate.down:
         outages.append("something its handler needs is unavailable")
     elif watched.sweeper is not None and not watched.sweeper.records_answer:
         outages.append("its records cannot be read")

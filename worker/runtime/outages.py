@@ -65,13 +65,20 @@ class Gate:
         self._lock = threading.Lock()
         self._down_since = shared.clock()
         self._up = False
-        #: Outages since a batch was last handled. Each makes the next probe wait longer.
+        #: Outages since a batch was last handled. Each makes the next probe wait longer, and from the second on
+        #: only a batch shows that it is over.
         self._outages = 0
+        self._reported = False
         self.hang_detector = HangDetector(flow.name, "probe", shared)
 
     @property
     def up(self) -> bool:
         return self._up
+
+    @property
+    def down(self) -> bool:
+        """Whether an outage goes on, even while a claim tries whether it does."""
+        return self._reported or not self._up
 
     def check(self) -> None:
         """Probe for the first time, in a new thread. A flow without a probe is up at once."""
@@ -83,6 +90,8 @@ class Gate:
     def handled(self) -> None:
         """Reset the backoff of the probe, because a batch was handled."""
         self._outages = 0
+        if self._reported and self._up:
+            self._report_up()
 
     def take_down(self, error: Exception) -> None:
         """Claim nothing for this flow until its probe succeeds."""
@@ -90,10 +99,11 @@ class Gate:
             if not self._up:
                 return
             self._up = False
-            self._down_since = self._shared.clock()
             self._outages += 1
             attempt = self._outages
-        self._shared.emit(events.FlowDown(self._flow.name, error))
+        if not self._reported:
+            self._reported, self._down_since = True, self._shared.clock()
+            self._shared.emit(events.FlowDown(self._flow.name, error))
         try:
             self._begin(attempt)
         except RuntimeError:  # out of threads: the next outage tries again
@@ -116,9 +126,13 @@ class Gate:
                 if attempt == 1:
                     self._shared.emit(events.FlowDown(self._flow.name, error))
                 continue
-            with self._lock:
-                self._up = True
-                seconds = self._shared.clock() - self._down_since
-            self._shared.emit(events.FlowUp(self._flow.name, seconds))
+            self._up = True
+            if self._outages <= 1:
+                self._report_up()
             self._on_up()
             return
+
+    def _report_up(self) -> None:
+        self._reported = False
+        seconds = self._shared.clock() - self._down_since
+        self._shared.emit(events.FlowUp(self._flow.name, seconds))

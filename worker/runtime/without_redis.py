@@ -62,7 +62,8 @@ class WithoutRedis:
             self._hang_detector.progress(self._flow.max_runtime_seconds)
             return not self._stopping.is_set()
 
-        for part in handle(self._flow, tasks, keep_going, self._clock):
+        strikes = self._station.strikes
+        for part in handle(self._flow, tasks, keep_going, self._clock, strikes):
             ended_at = self._clock()
             self._hang_detector.progress()
             if part.outage:
