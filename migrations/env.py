@@ -6,6 +6,10 @@ import time
 import sqlalchemy as sa
 from alembic import context
 
+from orders.errors import SettingsInvalid, StorageUnfit
+from orders.sql.database import plain_engine
+from orders.sql.errors import LOCK_NOT_AVAILABLE, NO_RIGHT, first_line, sqlstate
+from orders.sql.schema import check_encoding
 from orders.sql.tables import metadata
 
 #: Any number, the same for every migrator of this service.
@@ -13,7 +17,9 @@ LOCK = 7_281_500
 #: How long a migration waits for a table that is in use, while everybody else waits behind it; how long it
 #: then lets them pass; and how often it tries.
 LOCK_TIMEOUT_MS, PAUSE_SECONDS, TRIES = "2000", 1.0, 60
-LOCK_NOT_AVAILABLE = "55P03"
+#: The user lacks a right, or the schema that the tables are to be in.
+NOT_ALLOWED = (NO_RIGHT, "3F000")
+WHO = sa.text("SELECT quote_ident(current_user), quote_ident(current_schema())")
 #: Alembic cannot compare it; see `orders.sql.tables`.
 NOT_COMPARED = "ix_stock_items_sku"
 
@@ -25,8 +31,9 @@ def run() -> None:
     concurrently; running it again must then finish the work. For that it sets lock_timeout to 0: such
     a build waits for old snapshots, and nobody waits behind it.
     """
-    engine = context.config.attributes.get("engine") or sa.create_engine(_database_url())
+    engine = context.config.attributes.get("engine") or _made_engine()
     with _connected(engine) as connection:
+        _check(connection)
         _wait_for_other_migrators(connection)
         _wait_briefly_for_tables(connection)
         context.configure(
@@ -40,14 +47,30 @@ def run() -> None:
         engine.dispose()
 
 
+def _made_engine() -> sa.Engine:
+    try:
+        return plain_engine(os.environ.get("DATABASE_URL", ""))
+    except SettingsInvalid as error:
+        raise SystemExit(f"alembic: {error}") from error
+
+
+def _check(connection: sa.Connection) -> None:
+    try:
+        check_encoding(connection)
+    except StorageUnfit as error:
+        raise SystemExit(f"alembic: {error}") from error
+
+
 def _migrate(connection: sa.Connection) -> None:
     """Run the migrations; again and again while a table they need is in use."""
     for tries_left in range(TRIES, 0, -1):
         try:
             with context.begin_transaction():
                 context.run_migrations()
-        except sa.exc.OperationalError as error:
-            if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+        except sa.exc.DBAPIError as error:
+            if sqlstate(error) in NOT_ALLOWED:
+                raise SystemExit(_explained(connection, error)) from error
+            if sqlstate(error) != LOCK_NOT_AVAILABLE:
                 raise
             if tries_left == 1:
                 raise SystemExit(f"alembic: a table stayed in use: {error.orig}") from error
@@ -73,25 +96,6 @@ def _wait_for_other_migrators(connection: sa.Connection) -> None:
     connection.commit()
 
 
-def _database_url() -> sa.URL:
-    text = os.environ.get("DATABASE_URL", "").strip()
-    example = "set it to postgresql+psycopg://user:password@host/name"
-    if not text:
-        raise SystemExit(f"alembic: DATABASE_URL is not set: {example}")
-    try:
-        url = sa.make_url(text)
-        url.get_dialect().import_dbapi()
-    except (
-        sa.exc.ArgumentError,
-        ValueError,
-        ImportError,
-    ) as error:  # without the URL: it has a password
-        raise SystemExit(f"alembic: DATABASE_URL is malformed: {example}") from error
-    if url.get_backend_name() != "postgresql":
-        raise SystemExit(f"alembic: DATABASE_URL names no supported database: {example}")
-    return url
-
-
 def _connected(engine: sa.Engine) -> sa.Connection:
     try:
         return engine.connect()
@@ -100,6 +104,14 @@ def _connected(engine: sa.Engine) -> sa.Connection:
             "alembic: the database of DATABASE_URL cannot be reached: "
             + " ".join(str(error.orig).split())
         ) from error
+
+
+def _explained(connection: sa.Connection, error: sa.exc.DBAPIError) -> str:
+    """What a user who may not migrate can do about it."""
+    connection.rollback()
+    user, schema = connection.execute(WHO).one()
+    remedy = f"GRANT CREATE ON SCHEMA {schema} TO {user};" if schema else "create its schema"
+    return f"alembic: {first_line(error)}: {remedy} or migrate as the owner of the tables"
 
 
 if context.is_offline_mode():

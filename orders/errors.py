@@ -245,6 +245,10 @@ class SchemaOutdated(StorageUnavailable):
     """The database does not have this code's schema."""
 
 
+class StorageUnfit(StorageUnavailable):
+    """The database is not set up as the service needs it."""
+
+
 class PreconditionRequired(OrderError):
     """Send If-Match with the ETag that you read, so that no other change is overwritten."""
 

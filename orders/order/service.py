@@ -291,5 +291,5 @@ class OrderService(Payments, Reads):
         return found.unpaid
 
     def check_ready(self) -> None:
-        """Raises StorageUnavailable; StorageReadOnly or SchemaOutdated when the database answers."""
+        """Raises what `orders.sql.schema.check_ready` raises."""
         check_ready(self._engine)

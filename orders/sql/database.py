@@ -1,5 +1,6 @@
 """How to connect to PostgreSQL, and what a transaction is."""
 
+import os
 import select
 import time
 from collections.abc import Iterator
@@ -35,11 +36,23 @@ def parsed_url(text: str) -> sa.URL:
     return url
 
 
+#: Text is read and written in one encoding, whatever the server, the environment or the URL prefers.
+AS_UTF8: dict[str, Any] = {"client_encoding": "utf8"}
+
+
+def plain_engine(url: str) -> sa.Engine:
+    """An engine without the service's settings, for migrations. Raises SettingsInvalid for an invalid URL."""
+    return sa.create_engine(parsed_url(url), poolclass=sa.NullPool, connect_args=AS_UTF8)
+
+
 def session_settings(settings: Settings) -> dict[str, str]:
     """What each session sets, in PostgreSQL's names and units; behind a pooler its role must have them."""
     timeout = str(_ms(settings.statement_timeout_seconds))
     return {
+        # How results are to be read.
         "timezone": "UTC",
+        "datestyle": "ISO",
+        "extra_float_digits": "1",
         # A statement that waited for a lock sees what its holder changed, whatever the database's default.
         "default_transaction_isolation": "read committed",
         "lock_timeout": str(_ms(settings.lock_timeout_seconds)),
@@ -85,16 +98,21 @@ def create_engine(settings: Settings) -> sa.Engine:
         # Detects a peer that has vanished, from which no reply will ever come.
         "tcp_user_timeout": _ms(settings.statement_timeout_seconds),
         "keepalives_idle": 5,
-        "application_name": "order-timeout",
+        "fallback_application_name": "order-timeout",
     }
+    # What the URL says goes first, as it does for libpq's own programs.
+    connect_args = {name: each for name, each in connect_args.items() if name not in url.query}
+    connect_args |= AS_UTF8
     if settings.database_pooler:
         # Its backends are handed on after each transaction, with what one has prepared and another has not.
         connect_args["prepare_threshold"] = None
     else:
-        session = session_settings(settings)
-        connect_args["options"] = " ".join(
-            f"-c {name}=" + value.replace(" ", "\\ ") for name, value in session.items()
+        given = url.query.get("options", os.environ.get("PGOPTIONS", ""))
+        own = (
+            f"-c {name}=" + value.replace(" ", "\\ ")
+            for name, value in session_settings(settings).items()
         )
+        connect_args["options"] = " ".join([*([given] if isinstance(given, str) else given), *own])
     engine = sa.create_engine(url, connect_args=connect_args, **options)
     patience = settings.statement_timeout_seconds + GRACE_SECONDS
 

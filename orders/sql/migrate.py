@@ -9,7 +9,7 @@ from alembic import command
 from alembic.config import Config
 
 from orders.errors import OrderError
-from orders.sql.database import parsed_url
+from orders.sql.database import plain_engine
 from orders.sql.errors import translated
 from orders.sql.schema import Schema, check_schema, known_revisions
 from orders.sql.tables import SCHEMA_VERSION
@@ -45,9 +45,10 @@ def migrate() -> None:
 def _later_revision() -> str:
     """The database's revision if a later version made it, else "".
 
-    Raises SettingsInvalid, StorageUnavailable, and SchemaOutdated when this code does not work on it.
+    Raises SettingsInvalid, StorageUnavailable, StorageUnfit, and SchemaOutdated when this code does not
+    work on it.
     """
-    engine = sa.create_engine(parsed_url(os.environ.get("DATABASE_URL", "")), poolclass=sa.NullPool)
+    engine = plain_engine(os.environ.get("DATABASE_URL", ""))
     with translated(), engine.connect() as connection:
         if not sa.inspect(connection).has_table("alembic_version"):
             return ""

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import sqlalchemy as sa
 import structlog
 
-from orders.errors import SchemaOutdated, StorageReadOnly
+from orders.errors import SchemaOutdated, StorageReadOnly, StorageUnfit
 from orders.sql.database import writing
-from orders.sql.errors import MIGRATE, first_line
+from orders.sql.errors import GRANT, MIGRATE, first_line
 from orders.sql.expressions import read_only
+from orders.sql.sequences import SEQUENCE
 from orders.sql.statements import Statements
 from orders.sql.tables import SCHEMA_VERSION, metadata
 
@@ -28,6 +29,15 @@ class State(NamedTuple):
 GET_STATE = sa.select(
     sa.column("version_num", sa.String).label("revision"), read_only().label("read_only")
 ).select_from(sa.table("alembic_version"))
+GET_ENCODING = sa.text("SHOW server_encoding")
+# A moment, which this session has to be able to read, and which rights its user lacks on what.
+GET_MISSING_RIGHTS = sa.text(
+    "SELECT statement_timestamp(), string_agg(DISTINCT verb, ', ') AS verbs, string_agg(DISTINCT name, ', ') AS names"
+    " FROM (SELECT verb, name FROM unnest(CAST(:tables AS text[])) name,"
+    " unnest(CAST('{SELECT,INSERT,UPDATE,DELETE}' AS text[])) verb WHERE NOT has_table_privilege(name, verb)"
+    " UNION ALL SELECT verb, CAST(:sequence AS text) FROM unnest(CAST('{SELECT,USAGE}' AS text[])) verb"
+    " WHERE NOT has_sequence_privilege(CAST(:sequence AS text), verb)) AS missing"
+)
 
 
 # A query whose rows do not fit into so little memory: they go to a temporary file, for which a full
@@ -57,6 +67,17 @@ class Schema(Statements):
         self.run(WITH_LITTLE_MEMORY)
         self.run(SPILL)
 
+    def check_fit(self) -> None:
+        """Raises StorageUnfit, unless the database can keep any text, and its user may do what the service does."""
+        check_encoding(self.connection)
+        look = self.run(GET_MISSING_RIGHTS, tables=[*metadata.tables], sequence=SEQUENCE)
+        try:
+            missing = look.one()
+        except NotImplementedError as error:  # the driver's, for a DateStyle
+            raise StorageUnfit(f"It cannot be read: {error}.") from error
+        if missing.verbs:
+            raise StorageUnfit(f"Its user lacks {missing.verbs} on {missing.names}: {GRANT}.")
+
     def misfits(self) -> list[str]:
         """What keeps this code from working on the tables: columns that they lack, or that it does not fill.
 
@@ -79,6 +100,15 @@ class Schema(Statements):
             and not (column["nullable"] or column["default"])
             and not (column.get("identity") or column.get("computed"))
         ]
+
+
+def check_encoding(connection: sa.Connection) -> None:
+    """Raises StorageUnfit, unless the database can keep any text."""
+    encoding = connection.execute(GET_ENCODING).scalar_one()
+    if encoding != "UTF8":
+        raise StorageUnfit(
+            f"Its encoding is {encoding}: create one with ENCODING 'UTF8' TEMPLATE template0."
+        )
 
 
 @cache
@@ -113,7 +143,7 @@ def warn_if_later(revision: str) -> None:
 
 
 def check_ready(engine: sa.Engine) -> None:
-    """Raises StorageUnavailable; StorageReadOnly or SchemaOutdated when the database answers."""
+    """Raises StorageUnavailable; StorageReadOnly, SchemaOutdated or StorageUnfit when the database answers."""
     try:
         with writing(engine) as connection:
             schema = Schema(connection)
@@ -121,8 +151,9 @@ def check_ready(engine: sa.Engine) -> None:
             schema.try_disk()
             check_schema(schema, state.revision)
             warn_if_later(state.revision)
+            schema.check_fit()
     except sa.exc.DBAPIError as error:
-        raise SchemaOutdated(f"It cannot be read: {first_line(error)}.") from error
+        raise StorageUnfit(f"It cannot be read: {first_line(error)}.") from error
     if state.read_only:
         engine.dispose()  # the next connection may find the new primary
         raise StorageReadOnly

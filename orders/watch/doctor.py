@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from orders.errors import SchemaOutdated, StorageUnavailable
+from orders.errors import SchemaOutdated, StorageUnavailable, StorageUnfit
 from orders.freezes.service import Freezes
 from orders.providers.domain import MOST_WAITING, MessageStatus
 from orders.providers.service import Providers
@@ -70,6 +70,7 @@ class Doctor:
         if schema.advice:
             return  # the other statements may not fit
         for check, name in (
+            (_fit, "sql.fit"),
             (_indexes, "sql.indexes"),
             (_locked, "orders.locked"),
             (_stock, "orders.stock"),
@@ -127,14 +128,15 @@ class Doctor:
         try:
             with reading(self._engine) as connection:
                 return check(Statements(connection))
+        except StorageUnfit as error:
+            return failure(name, "not as it has to be", str(error))
         except StorageUnavailable as error:
             advice = (
                 "The statement took longer than STATEMENT_TIMEOUT_SECONDS, or the server went away."
             )
             return warning(name, f"not known: {error}", advice)
         except sa.exc.DBAPIError as error:
-            advice = "This user may not read it: grant it SELECT on the service's tables."
-            return warning(name, f"not known: {error.orig}", advice)
+            return warning(name, f"not known: {error.orig}", "Look into the server's log.")
 
 
 def _version(server: sa.Row[Any]) -> Finding:
@@ -142,6 +144,11 @@ def _version(server: sa.Row[Any]) -> Finding:
         advice = "Upgrade it: docs/tested-on.md lists what is tested."
         return warning("sql.version", f"PostgreSQL {server.version}", advice)
     return ok("sql.version", f"PostgreSQL {server.version}")
+
+
+def _fit(sql: Statements) -> Finding:
+    Schema(sql.connection).check_fit()
+    return ok("sql.fit", "keeps any text, and may be written by this user")
 
 
 def _indexes(sql: Statements) -> Finding:

@@ -39,7 +39,7 @@ GET_SERVER = sa.text(
 GET_SETTINGS = sa.text(
     "SELECT wanted.name, wanted.value, format('ALTER ROLE %I IN DATABASE %I SET %s = %L;', current_user,"
     " current_database(), wanted.name, wanted.value) AS remedy FROM json_each_text(:wanted) AS wanted (name, value)"
-    " JOIN pg_settings ON lower(pg_settings.name) = wanted.name WHERE setting <> wanted.value ORDER BY 1"
+    " JOIN pg_settings ON lower(pg_settings.name) = wanted.name WHERE split_part(setting, ',', 1) <> wanted.value ORDER BY 1"
 ).bindparams(sa.bindparam("wanted", type_=sa.JSON))
 # The indexes in our schema that work.
 GET_INDEXES = sa.text(

@@ -183,5 +183,7 @@ def test_the_command_line_needs_a_database_by_name() -> None:
         run(["alembic", "upgrade", "head"], {"DATABASE_URL": ""})
     with pytest.raises(RuntimeError, match="offline mode is not supported"):
         run(["alembic", "upgrade", "head", "--sql"], {"DATABASE_URL": "postgresql+psycopg:///none"})
-    with pytest.raises(RuntimeError, match="names no supported database: set it to postgresql"):
+    with pytest.raises(
+        RuntimeError, match="names an unsupported database or driver: set it to postgresql"
+    ):
         run(["alembic", "upgrade", "head"], {"DATABASE_URL": "sqlite:///none.db"})

@@ -92,6 +92,7 @@ def test_all_is_well(busy: Shop) -> None:
         "sql.writes",
         "sql.clock",
         "sql.schema",
+        "sql.fit",
         "sql.indexes",
         "orders.locked",
         "orders.stock",

@@ -52,7 +52,12 @@ def command(valkey: Valkey, capsys: pytest.CaptureFixture[str]) -> Command:
     return command
 
 
-def test_a_table_keeps_the_pause_of_each_queue(hall: Hall, table: sa.Table) -> None:
+@pytest.mark.parametrize("style", ["ISO", "German"])
+def test_a_table_keeps_the_pause_of_each_queue(hall: Hall, table: sa.Table, style: str) -> None:
+    sa.event.listen(
+        hall.engine, "connect", lambda driver, _: driver.execute(f"SET datestyle TO {style}")
+    )
+    hall.engine.dispose()
     kept, other = (TablePauses(hall.engine, table, name) for name in ("a", "b"))
     kept.begin("once", "anna")
     kept.begin("twice", "bert")

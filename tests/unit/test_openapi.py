@@ -21,7 +21,12 @@ from tests.conftest import Api
 TEXT = devtools.openapi.text()
 DOCUMENT = json.loads(TEXT)
 #: Answered as StorageUnavailable; /readyz names them in a body of its own.
-OF_READINESS = {errors.StorageReadOnly, errors.SchemaOutdated, errors.RowLocked}
+OF_READINESS = {
+    errors.StorageReadOnly,
+    errors.SchemaOutdated,
+    errors.StorageUnfit,
+    errors.RowLocked,
+}
 #: Of the operators' page, which is not in the document.
 OF_PAGE = {*(errors.LoginRequired, errors.NotFromThisPage, errors.QueueUnavailable)}
 OF_COMMANDS = {errors.KeyNotFound, errors.EndpointNotFound}

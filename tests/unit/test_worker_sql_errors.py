@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from orders.errors import StorageUnavailable
+from orders.errors import StorageUnavailable, StorageUnfit
 from orders.sql.errors import retried, translated
 from worker import DeadLetter
 from worker.records.outages import CONFLICT_RETRIES, is_transient
@@ -13,7 +13,7 @@ OUTAGES = [
     *("08000", "08006", "53100", "53200", "53300", "57014", "57P01", "57P02", "57P03"),
     *("25006", "25P03", "40001", "40P01", "55P03"),
 ]
-NONE = ["23505", "23503", "22P02", "42601", "42883", "42501", "25P02", "55006", "XX000"]
+NONE = ["23505", "23503", "22P02", "42601", "42883", "25P02", "55006", "XX000"]
 
 
 class Refused(Exception):
@@ -36,6 +36,12 @@ def test_an_error_is_an_outage_by_its_code(sqlstate: str | None, *, expected: bo
     assert is_transient(error(sqlstate)) is expected
     with pytest.raises(StorageUnavailable if expected else DBAPIError), translated():
         raise error(sqlstate)
+
+
+def test_a_missing_right_says_what_to_grant() -> None:
+    assert not is_transient(error("42501")), "the engine's records ask their probe"
+    with pytest.raises(StorageUnfit, match=r"refused.*docs/install.md"), translated():
+        raise error("42501")
 
 
 def test_a_lost_connection_and_an_empty_pool_are_outages() -> None:

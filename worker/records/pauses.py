@@ -1,6 +1,6 @@
 """Keeps pauses in a table, so that they hold whatever happens to Redis."""
 
-from datetime import UTC
+from datetime import UTC, datetime
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -47,14 +47,19 @@ class TablePauses:
             set_={name: inserted.excluded[name] for name in ("reason", "paused_by", "paused_at")},
         )
         own = columns.queue == queue
-        self._find = sa.select(columns.reason, columns.paused_by, columns.paused_at).where(own)
+        # A time as a number is read alike in every session.
+        seconds = sa.extract("epoch", columns.paused_at).label("seconds")
+        self._find = sa.select(columns.reason, columns.paused_by, seconds).where(own)
         self._end = sa.delete(table).where(own)
 
     def find(self) -> Pause | None:
         """The pause; None if the queue is not paused."""
         with self._transactions.autocommit() as connection:
             row = connection.execute(self._find).one_or_none()
-        return row and Pause(row.reason, row.paused_by, row.paused_at.astimezone(UTC))
+        if row is None:
+            return None
+        at = datetime.fromtimestamp(float(row.seconds), UTC)
+        return Pause(row.reason, row.paused_by, at)
 
     def begin(self, reason: str, by: str) -> None:
         """Pause, or change the reason."""
