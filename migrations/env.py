@@ -6,9 +6,9 @@ import time
 import sqlalchemy as sa
 from alembic import context
 
-from orders.errors import SettingsInvalid, StorageUnfit
+from orders.errors import OrderError, StorageUnfit
 from orders.sql.database import plain_engine
-from orders.sql.errors import LOCK_NOT_AVAILABLE, NO_RIGHT, first_line, sqlstate
+from orders.sql.errors import LOCK_NOT_AVAILABLE, NO_RIGHT, first_line, sqlstate, translated
 from orders.sql.schema import check_encoding
 from orders.sql.tables import metadata
 
@@ -31,9 +31,13 @@ def run() -> None:
     concurrently; running it again must then finish the work. For that it sets lock_timeout to 0: such
     a build waits for old snapshots, and nobody waits behind it.
     """
-    engine = context.config.attributes.get("engine") or _made_engine()
-    with _connected(engine) as connection:
-        _check(connection)
+    engine = context.config.attributes.get("engine") or plain_engine(
+        os.environ.get("DATABASE_URL", "")
+    )
+    with translated():
+        connected = engine.connect()
+    with connected as connection:
+        check_encoding(connection)
         _wait_for_other_migrators(connection)
         _wait_briefly_for_tables(connection)
         context.configure(
@@ -47,20 +51,6 @@ def run() -> None:
         engine.dispose()
 
 
-def _made_engine() -> sa.Engine:
-    try:
-        return plain_engine(os.environ.get("DATABASE_URL", ""))
-    except SettingsInvalid as error:
-        raise SystemExit(f"alembic: {error}") from error
-
-
-def _check(connection: sa.Connection) -> None:
-    try:
-        check_encoding(connection)
-    except StorageUnfit as error:
-        raise SystemExit(f"alembic: {error}") from error
-
-
 def _migrate(connection: sa.Connection) -> None:
     """Run the migrations; again and again while a table they need is in use."""
     for tries_left in range(TRIES, 0, -1):
@@ -69,7 +59,7 @@ def _migrate(connection: sa.Connection) -> None:
                 context.run_migrations()
         except sa.exc.DBAPIError as error:
             if sqlstate(error) in NOT_ALLOWED:
-                raise SystemExit(_explained(connection, error)) from error
+                raise StorageUnfit(f"{first_line(error)}: {_remedy(connection)}") from error
             if sqlstate(error) != LOCK_NOT_AVAILABLE:
                 raise
             if tries_left == 1:
@@ -96,24 +86,17 @@ def _wait_for_other_migrators(connection: sa.Connection) -> None:
     connection.commit()
 
 
-def _connected(engine: sa.Engine) -> sa.Connection:
-    try:
-        return engine.connect()
-    except sa.exc.OperationalError as error:
-        raise SystemExit(
-            "alembic: the database of DATABASE_URL cannot be reached: "
-            + " ".join(str(error.orig).split())
-        ) from error
-
-
-def _explained(connection: sa.Connection, error: sa.exc.DBAPIError) -> str:
+def _remedy(connection: sa.Connection) -> str:
     """What a user who may not migrate can do about it."""
     connection.rollback()
     user, schema = connection.execute(WHO).one()
-    remedy = f"GRANT CREATE ON SCHEMA {schema} TO {user};" if schema else "create its schema"
-    return f"alembic: {first_line(error)}: {remedy} or migrate as the owner of the tables"
+    grant = f"GRANT CREATE ON SCHEMA {schema} TO {user};" if schema else "create its schema"
+    return f"{grant} or migrate as the owner of the tables"
 
 
 if context.is_offline_mode():
     raise SystemExit("alembic: offline mode is not supported: it cannot see what the database has")
-run()
+try:
+    run()
+except OrderError as error:
+    raise SystemExit(f"alembic: {error}") from error

@@ -69,7 +69,7 @@ ROWS = [
     Row("alembic upgrade head", "DATABASE_URL is malformed", {"DATABASE_URL": MALFORMED}),
     Row(
         "alembic upgrade head",
-        "the database of DATABASE_URL cannot be reached: connection failed: ",
+        "The database does not answer. connection failed: ",
         {"DATABASE_URL": "postgresql+psycopg://nobody@127.0.0.1:1/shop"},
     ),
     Row("orders migrate", f"DATABASE_URL is not set: {SET_DATABASE}", {"DATABASE_URL": None}),
