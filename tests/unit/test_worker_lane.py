@@ -117,7 +117,9 @@ def clock() -> Clock:
 def test_an_idle_lane_claims_once_per_slow_poll(clock: Clock) -> None:
     queue = Scripted("a", NOTHING)
     line = _scripted(clock, queue, waits=100)
+    line.station.gate._reported = True
     assert line.next_ids() is None
+    assert not line.station.gate.down, "nothing is left to tell whether an outage goes on"
     assert queue.claims == 100
     assert line.alarm.waits == [SLOW_POLL_SECONDS] * 100
 

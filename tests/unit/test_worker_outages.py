@@ -151,8 +151,9 @@ def test_outages_without_a_batch_between_delay_the_next_probe(
     assert _between_half_and_all(outage.stopping.waits, [1])
 
 
+@pytest.mark.parametrize("end", [Gate.handled, Gate.seems_over])
 def test_an_outage_that_only_a_batch_can_tell_from_its_end_is_reported_once(
-    outage: Outage, clock: Clock
+    outage: Outage, clock: Clock, end: Callable[[Gate], None]
 ) -> None:
     outage.start()
     for _ in range(4):
@@ -162,7 +163,8 @@ def test_an_outage_that_only_a_batch_can_tell_from_its_end_is_reported_once(
     first, rest = sum(outage.stopping.waits[:1]), sum(outage.stopping.waits[1:]) + 2
     assert outage.told() == [events.FlowDown("a", DOWN), first, events.FlowDown("a", DOWN)]
     assert (outage.gate.up, outage.gate.down) == (True, True)
-    outage.gate.handled()
+    end(outage.gate)
+    end(outage.gate)
     assert outage.told()[3:] == [rest]
     assert not outage.gate.down
 

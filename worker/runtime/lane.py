@@ -290,6 +290,7 @@ class Lane:
                             late_ms = _late_ms(claim.tasks, claim.now_ms)
                             self._emit(events.Claimed(station.queue.name, claim.tasks, late_ms))
                             return Batch(station, claim.tasks, claimed_at, claim.now_ms)
+                        station.gate.seems_over()
                         claim_in = claim.next_in_ms and claim.next_in_ms / 1000
                 if claim_in is not None:
                     wait = min(wait, max(0.0, claim_in))

@@ -90,6 +90,10 @@ class Gate:
     def handled(self) -> None:
         """Reset the backoff of the probe, because a batch was handled."""
         self._outages = 0
+        self.seems_over()
+
+    def seems_over(self) -> None:
+        """Report the end of an outage, if there was one: a claim has found nothing that would tell."""
         if self._reported and self._up:
             self._report_up()
 
