@@ -8,9 +8,6 @@ from tests.contract.state import state
 from tests.contract.steps import bury
 from worker import DelayQueue, Place, Put, TaskState
 
-#: More than a script searches from both ends of the list.
-MANY = 2600
-
 
 def test_letters_are_read_by_id_and_in_that_order(
     queue: DelayQueue,
@@ -106,19 +103,6 @@ def test_why_a_task_was_put_back_is_told_until_it_is_put_back_without_a_reason(
         assert found.error == f"OSError: cancelled: Verbindung \u2019abgelehnt\u2019 {number}"
     assert str(found) == f"failed 2 times: {found.error}; next try in 0 s"
     assert put_back(put).error == ""
-
-
-@pytest.mark.parametrize("nth", [2, 10])
-def test_all_dead_ids_of_a_long_list_come_once_each(queue: DelayQueue, nth: int) -> None:
-    ids = [f"{n:04}" for n in range(MANY)]
-    bury(queue, *ids)
-    seen: list[str] = []
-    for page in queue.dead_ids():
-        queue.purge(task_id for task_id in page if int(task_id) % nth == 0)
-        seen += page
-    assert seen == ids
-    left = [task_id for page in queue.dead_ids() for task_id in page]
-    assert left == [task_id for task_id in ids if int(task_id) % nth]
 
 
 def test_the_servers_time_is_in_ms(queue: DelayQueue) -> None:
