@@ -1,7 +1,7 @@
 """A model of the queue in plain Python, which does the same as the queue and is compared with it."""
 
 from dataclasses import dataclass, field
-from math import isqrt
+from math import ceil, isqrt
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,14 +20,18 @@ from tests.contract.state import NOBODY, State, attempts, state
 from tests.contract.steps import QueueAt, never_sent, numbered, reply_lost
 from worker import Cancelled, Due, LeaseLost, Scheduled, Task
 from worker.queue.environment import Environment
-from worker.queue.replies import Put, Restored, Seeded
+from worker.queue.replies import Put, Restored, Seeded, Stats
 
-IDS = st.sampled_from(["a", "b", "c", "\udcff\r\n"])
+#: Other programs may schedule ids that are not text.
+IDS = st.sampled_from(
+    ["a", "b", "c", b"\xff\xfe\r\n\x00 \x1b[31m".decode(errors="surrogateescape")]
+)
 SETS_OF_IDS = st.lists(IDS, min_size=1, max_size=3)
 PAYLOADS = st.sampled_from([b"", b"\x00\xff", b"{}"])
-DELAYS = st.integers(-5, 40)
+#: Parts of a millisecond are rounded up.
+DELAYS = st.integers(-20, 160).map(lambda quarters: quarters / 4)
 LEASES = st.integers(1, 40)
-WORKERS = st.sampled_from(["w1", "w2"])
+WORKERS = st.sampled_from(["w 1", "1"])
 #: Of what would undo too much of what the other rules did.
 SELDOM = st.sampled_from([False, False, False, False, True])
 DAY = 86_400_000
@@ -109,8 +113,8 @@ class Machine(RuleBasedStateMachine):
         environment = Environment(clock=lambda: self.ran / 1000, token=numbered())
         self.queue, *queues = (QueueAt(self.time, client, environment) for _ in range(3))
         #: Each worker has a queue of its own, and lost some replies that it has not reported yet.
-        self.workers = dict(zip(("w1", "w2"), queues, strict=True))
-        self.unreported: dict[str, list[str]] = {"w1": [], "w2": []}
+        self.workers = dict(zip(("w 1", "1"), queues, strict=True))
+        self.unreported: dict[str, list[str]] = {"w 1": [], "1": []}
         #: Since when Redis has not answered a worker, and its clock minus this machine's as that knows it.
         self.silent: dict[str, int] = {}
         self.ahead: dict[str, int] = {}
@@ -143,7 +147,7 @@ class Machine(RuleBasedStateMachine):
         for task_id in ("a", "b", "c"):
             self.schedule(task_id, 0, b"")
 
-    @rule(ms=st.sampled_from([1, 2, 3, 5, 8, 10, 15, 20, 25, 30, 2 * DAY]))
+    @rule(ms=st.sampled_from([1, 2, 3, 5, 8, 10, 15, 20, 25, 30, STALE, SPARED, IN_FORCE, 2 * DAY]))
     def time_passes(self, ms: int) -> None:
         self.now, self.ran = self.now + ms, self.ran + ms
 
@@ -160,12 +164,12 @@ class Machine(RuleBasedStateMachine):
     def schedule(
         self,
         task_id: str,
-        delay: int,
+        delay: float,
         payload: bytes,
         *,
         relative: bool = False,
     ) -> None:
-        due = self.now + delay
+        due = self.now + ceil(delay)
         known = self.known.get(task_id)
         if known is None:
             expected = Scheduled.CREATED
@@ -175,7 +179,7 @@ class Machine(RuleBasedStateMachine):
             expected = Scheduled.UNCHANGED
         else:
             expected = Scheduled.RESCHEDULED
-        when = {"delay_ms": delay} if relative else {"due_at_ms": due}
+        when: Any = {"delay_ms": delay} if relative else {"due_at_ms": self.now + delay}
         said = self.queue.schedule(task_id, payload=payload, **when)
         assert said is expected
         if expected in (Scheduled.CREATED, Scheduled.RESCHEDULED):
@@ -199,15 +203,16 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         ids=SETS_OF_IDS,
-        delay=st.integers(-20, 40) | st.integers(-200, -80),
+        delay=DELAYS | st.integers(-200, -80),
         payload=PAYLOADS,
         worker=WORKERS | st.just(""),
         look_only=st.booleans(),
     )
     def restore(
-        self, ids: list[str], delay: int, payload: bytes, worker: str, *, look_only: bool
+        self, ids: list[str], delay: float, payload: bytes, worker: str, *, look_only: bool
     ) -> None:
         waiting = [Due(task_id, delay, payload) for task_id in ids]
+        due_at = self.now + ceil(delay)
         found = self.queue.restore(waiting, worker_id=worker, term_ms=TERM, look_only=look_only)
         turn, new_turn, turn_in_ms = self.turn(worker)
         if not turn or self.paused:
@@ -217,20 +222,18 @@ class Machine(RuleBasedStateMachine):
         lost, rest = [], []
         for task_id in ids:
             known = self.known.get(task_id)
-            rest.append(known is not None and self.rests(known, self.now + delay))
+            rest.append(known is not None and self.rests(known, due_at))
             if known is None:
                 lost.append(task_id)
                 if not look_only:
-                    self.known[task_id] = Known("scheduled", self.now + delay, payload)
+                    self.known[task_id] = Known("scheduled", due_at, payload)
             elif known.place == "scheduled" and known.at <= self.now:
                 due += 1
-            elif (
-                known.place == "scheduled" and not rest[-1] and self.now + delay < known.at - SLACK
-            ):
+            elif known.place == "scheduled" and not rest[-1] and due_at < known.at - SLACK:
                 if look_only:
                     lost.append(task_id)
                 else:
-                    known.at = self.now + delay
+                    known.at = due_at
             elif known.place == "leased":
                 self.shorten_lease(known)
         parked = [*rest, False].index(False)
@@ -332,10 +335,17 @@ class Machine(RuleBasedStateMachine):
         assert claim.next_in_ms == (max(0, min(ends) - self.now) if waits else None)
         return multiple(*claim.tasks)
 
-    @rule(worker=WORKERS, limit=st.integers(1, 10), lease=LEASES)
-    def claim_and_lose_the_reply(self, worker: str, limit: int, lease: int) -> None:
+    @rule(
+        worker=WORKERS,
+        limit=st.integers(1, 10),
+        lease=LEASES,
+        error=st.sampled_from([redis.TimeoutError, redis.ConnectionError]),
+    )
+    def claim_and_lose_the_reply(
+        self, worker: str, limit: int, lease: int, error: type[redis.RedisError]
+    ) -> None:
         said = self.said(worker)
-        with reply_lost(self.workers[worker]):
+        with reply_lost(self.workers[worker], error):
             self.workers[worker].claim(limit, lease)
         self.lose(worker)
         self.take(said, limit, lease, self.unreported[worker][-1])
@@ -484,13 +494,13 @@ class Machine(RuleBasedStateMachine):
             del self.known[task.id]
 
     @rule(task=claimed, delay=DELAYS, put=st.sampled_from(Put))
-    def retry(self, task: Task, delay: int, put: Put) -> None:
+    def retry(self, task: Task, delay: float, put: Put) -> None:
         if not self.settles(
             task, lambda: self.queue.retry([(task, delay)], put)
         ) or self.was_cancelled(task):
             return
         known = self.known[task.id]
-        known.place, known.at = "scheduled", self.now + delay
+        known.place, known.at = "scheduled", self.now + ceil(delay)
         tried = known.tried
         span = 0 if put is Put.NOT_DUE else max(0, known.at - tried.claimed)
         tried.token, tried.span = NOBODY, span
@@ -579,13 +589,19 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_stats_count_the_same(self) -> None:
-        stats = self.queue.stats()
         waiting = [known.at for known in self.known.values() if known.place == "scheduled"]
-        assert stats.scheduled == len(waiting)
-        assert stats.due == sum(at <= self.now for at in waiting)
-        assert stats.leased == sum(known.place == "leased" for known in self.known.values())
-        assert stats.dead == len(self.dead)
-        assert stats.oldest_due_age_ms == max([0, *(self.now - at for at in waiting)])
+        died = [self.known[task_id].at for task_id in self.dead]
+        assert self.queue.stats() == Stats(
+            scheduled=len(waiting),
+            due=sum(at <= self.now for at in waiting),
+            due_within_minute=sum(at <= self.now + 60_000 for at in waiting),
+            leased=sum(known.place == "leased" for known in self.known.values()),
+            dead=len(died),
+            paused=self.paused,
+            next_due_in_ms=max(0, min(waiting) - self.now) if waiting else None,
+            oldest_due_age_ms=max([0, *(self.now - at for at in waiting)]),
+            oldest_dead_age_ms=max([0, *(self.now - at for at in died)]),
+        )
 
     @invariant()
     def the_dead_are_listed_once_each(self) -> None:

@@ -1,35 +1,20 @@
-"""Scheduling, waking, counting and pausing; each test names what it finds and what it leaves."""
+"""Scheduling, cancelling and waking, as far as the model does not go: see `test_queue_states`."""
 
 import math
-import random
 from typing import Any
 
 import pytest
 import redis
 
-from tests.contract.state import Messages, attempts, state
+from tests.contract.state import Messages, state
 from tests.contract.steps import bury, reply_lost
 from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled
 from worker.queue.formats import SLICE
-from worker.queue.replies import Put, Stats
 
-#: Not text: invalid UTF-8, line breaks, NUL.
-ANY_BYTES = b"\xff\xfe\r\n\x00 \x1b[31m"
 NEVER = 2**53 - 1
 
 
 # -- schedule ------------------------------------------------------------------------------
-
-
-def test_a_waiting_task_stores_nothing_but_its_member(queue: DelayQueue) -> None:
-    assert queue.schedule("a", 5000) is Scheduled.CREATED
-    assert state(queue) == {"scheduled": {"a": 5000}}
-
-
-def test_due_times_are_rounded_up_and_never_early(queue: DelayQueue) -> None:
-    queue.schedule_many([("exact", 5000, b""), ("part", 5000.001, b""), ("most", 5000.999, b"")])
-    assert state(queue) == {"scheduled": {"exact": 5000, "part": 5001, "most": 5001}}
-    assert [task.id for task in queue.claim(9, 1000, now_ms=5000).tasks] == ["exact"]
 
 
 @pytest.mark.parametrize("due", [math.nan, math.inf, -math.inf, -1, -0.001, 2.0**53])
@@ -106,54 +91,6 @@ def test_the_first_and_the_last_due_time_are_kept_exactly(queue: DelayQueue, due
     assert queue.claim(1, 1000, now_ms=due).tasks[0].due_at_ms == due
 
 
-def test_a_scheduled_task_moves_with_its_payload_replaced(queue: DelayQueue) -> None:
-    queue.schedule("a", 5000, b"old")
-    assert queue.schedule("a", 7000, b"new") is Scheduled.RESCHEDULED
-    assert state(queue) == {"scheduled": {"a": 7000}, "payloads": {"a": b"new"}}
-    assert queue.schedule("a", 6000) is Scheduled.RESCHEDULED
-    assert state(queue) == {"scheduled": {"a": 6000}}
-
-
-def test_a_new_payload_alone_is_a_change(queue: DelayQueue) -> None:
-    queue.schedule("a", 5000, b"old")
-    assert queue.schedule("a", 5000, b"new") is Scheduled.RESCHEDULED
-    assert state(queue) == {"scheduled": {"a": 5000}, "payloads": {"a": b"new"}}
-
-
-def test_scheduling_the_same_again_changes_nothing(queue: DelayQueue) -> None:
-    queue.schedule("a", 5000, b"x")
-    before = state(queue)
-    assert queue.schedule("a", 5000, b"x") is Scheduled.UNCHANGED
-    assert state(queue) == before
-
-
-def test_rescheduling_a_task_in_backoff_resets_its_counts(queue: DelayQueue) -> None:
-    queue.schedule("a", 1000)
-    [task] = queue.claim(1, 1000, now_ms=1000).tasks
-    queue.retry([(task, 5000)], Put.FAILED, now_ms=1000)
-    assert state(queue)["tokens"] == {"a": attempts(1000, span=5000, failures=1, before=1)}
-    assert queue.schedule("a", 9000) is Scheduled.RESCHEDULED
-    assert state(queue) == {"scheduled": {"a": 9000}}
-
-
-def test_rescheduling_a_leased_task_fences_its_holder(queue: DelayQueue) -> None:
-    queue.schedule("a", 1000, b"old")
-    [task] = queue.claim(1, 1000, now_ms=1000).tasks
-    assert queue.schedule("a", 9000, b"new") is Scheduled.RESCHEDULED
-    rescheduled = {"scheduled": {"a": 9000}, "payloads": {"a": b"new"}}
-    assert state(queue) == rescheduled
-    with pytest.raises(LeaseLost):
-        queue.ack([task])
-    assert state(queue) == rescheduled
-
-
-def test_scheduling_a_dead_task_says_dead_and_changes_nothing(queue: DelayQueue) -> None:
-    bury(queue, "a")
-    before = state(queue)
-    assert queue.schedule("a", 5000, b"x") is Scheduled.DEAD
-    assert state(queue) == before
-
-
 def test_many_tasks_are_answered_in_order_across_slices(queue: DelayQueue) -> None:
     queue.schedule(f"{SLICE}", 7)
     answers = queue.schedule_many((str(n), 7, b"") for n in range(SLICE + 2))
@@ -167,40 +104,6 @@ def test_an_id_named_twice_is_scheduled_once_and_the_last_wins(queue: DelayQueue
     answers = queue.schedule_many([("a", 1, b"x"), ("a", 2, b"")])
     assert answers == [Scheduled.CREATED, Scheduled.RESCHEDULED]
     assert state(queue) == {"scheduled": {"a": 2}}
-
-
-@pytest.mark.parametrize(
-    "payload", [b"\x00", b"\xff\xfe\x80", b"{", b"\r\n$5\r\n", bytes(range(256))]
-)
-def test_payloads_are_any_bytes_and_come_back_as_they_were(
-    queue: DelayQueue, payload: bytes
-) -> None:
-    queue.schedule("a", 1000, payload)
-    [task] = queue.claim(1, 1000, now_ms=1000).tasks
-    assert task.payload == payload
-    queue.dead_letter([(task, "bad", None)], now_ms=1000)
-    assert queue.dead()[0].payload == payload
-
-
-def test_ids_pushed_by_others_are_any_bytes_and_can_be_settled(
-    client: redis.Redis, queue: DelayQueue
-) -> None:
-    client.zadd(queue.keys.scheduled, {ANY_BYTES: 1000})
-    [task] = queue.claim(1, 1000, now_ms=1000).tasks
-    assert task.id.encode(errors="surrogateescape") == ANY_BYTES
-    queue.retry([(task, 1)], Put.FAILED, now_ms=1000)
-    [task] = queue.claim(1, 1000, now_ms=1001).tasks
-    queue.release([task])
-    [task] = queue.claim(1, 1000, now_ms=1001).tasks
-    queue.dead_letter([(task, "bad", None)], now_ms=1000)
-    assert [letter.id for letter in queue.dead()] == [task.id]
-    assert queue.requeue([task.id], now_ms=2000) == [task.id]
-    assert state(queue) == {
-        "scheduled": {task.id: 2000},
-        "tokens": {task.id: attempts(2000, appointment=1000)},
-    }
-    queue.ack(queue.claim(1, 1000, now_ms=2000).tasks)
-    assert state(queue) == {}
 
 
 @pytest.mark.parametrize("score", [1000.5, -5, -1e18, -math.inf])
@@ -233,6 +136,36 @@ def test_a_server_without_the_scripts_is_given_them_again(
     assert queue.stats(now_ms=0).scheduled == 1
     client.script_flush()
     assert queue.cancel("a") is Cancelled.REMOVED
+
+
+# -- cancel, seed --------------------------------------------------------------------------
+
+
+def test_many_are_cancelled_in_one_call_each_with_an_answer(queue: DelayQueue) -> None:
+    queue.schedule("leased", 1000)
+    queue.claim(1, 1000, now_ms=1000)
+    ids = [f"task-{n}" for n in range(1001)]  # more than one slice
+    queue.schedule_many((task_id, 2000, b"x") for task_id in ids)
+    queue.schedule("kept", 2000, b"y")
+    answers = queue.cancel_many([*ids[:700], "leased", "absent", *ids[700:], ids[0]])
+    assert answers[700:702] == [Cancelled.CANCELLING, Cancelled.MISSING]
+    assert answers[-1] is Cancelled.MISSING, "it was removed before"
+    assert {*answers[:700], *answers[702:-1]} == {Cancelled.REMOVED}
+    left = state(queue)
+    assert {*left["scheduled"]} == {*left["payloads"]} == {"kept"}
+    assert queue.cancel_many([]) == []
+
+
+@pytest.mark.parametrize("verb", ["cancel_many", "requeue", "purge"])
+def test_one_id_is_not_taken_for_a_list_of_letters(queue: DelayQueue, verb: str) -> None:
+    with pytest.raises(TypeError, match="list of task ids"):
+        getattr(queue, verb)("ab")
+
+
+def test_the_last_hundred_occurrences_are_recorded(queue: DelayQueue) -> None:
+    for n in range(150):
+        queue.seed("daily", 0, (str(n), 1000 + n), now_ms=999 + n)
+    assert {*state(queue)["seeded"]} == {str(n) for n in range(50, 150)}
 
 
 # -- the wake channel ----------------------------------------------------------------------
@@ -279,62 +212,6 @@ def test_a_release_a_requeue_and_a_resume_wake_workers(
 # -- stats, pause --------------------------------------------------------------------------
 
 
-def test_the_stats_of_an_empty_queue_are_zeros(queue: DelayQueue) -> None:
-    assert queue.stats(now_ms=1000) == Stats(
-        scheduled=0,
-        due=0,
-        due_within_minute=0,
-        leased=0,
-        dead=0,
-        paused=False,
-        next_due_in_ms=None,
-        oldest_due_age_ms=0,
-        oldest_dead_age_ms=0,
-    )
-
-
-def test_the_stats_count_each_place(queue: DelayQueue) -> None:
-    bury(queue, "dead")
-    queue.schedule("leased", 500)
-    queue.claim(1, 1000, now_ms=500)
-    waiting = {"overdue": 900, "due": 1000, "soon": 1001, "in a minute": 61_000, "later": 61_001}
-    queue.schedule_many((name, due, b"") for name, due in waiting.items())
-    queue.pause()
-    assert queue.stats(now_ms=1000) == Stats(
-        scheduled=5,
-        due=2,
-        due_within_minute=4,
-        leased=1,
-        dead=1,
-        paused=True,
-        next_due_in_ms=0,
-        oldest_due_age_ms=100,
-        oldest_dead_age_ms=999,
-    )
-    assert queue.stats(now_ms=800).next_due_in_ms == 100
-    assert queue.stats(now_ms=800).oldest_due_age_ms == 0
-
-
-def test_a_paused_queue_gives_nothing_out_until_it_is_resumed(queue: DelayQueue) -> None:
-    queue.schedule("a", 1000)
-    queue.pause()
-    assert state(queue) == {"scheduled": {"a": 1000}, "paused": "1"}
-    claim = queue.claim(1, 1000, now_ms=9000)
-    assert claim == ([], 9000, None, True)
-    assert queue.memory.paused
-    queue.resume()
-    assert [task.id for task in queue.claim(1, 1000, now_ms=9000).tasks] == ["a"]
-    assert not queue.memory.paused
-
-
-def test_what_is_leased_can_be_settled_while_the_queue_is_paused(queue: DelayQueue) -> None:
-    queue.schedule("a", 1000)
-    tasks = queue.claim(1, 1000, now_ms=1000).tasks
-    queue.pause()
-    queue.ack(tasks)
-    assert state(queue) == {"paused": "1"}
-
-
 def test_two_queues_on_one_server_do_not_meet(client: redis.Redis, queue: DelayQueue) -> None:
     other = DelayQueue(client, "other")
     queue.schedule("a", 1000)
@@ -360,13 +237,6 @@ def test_the_servers_own_clock_is_used_unless_a_time_is_given(
     assert 0 < wait <= 60_000
     queue.retry([(claim.tasks[0], 60_000)])
     assert state(queue)["scheduled"]["past"] >= now_ms + 60_000
-
-
-def test_tasks_come_in_the_order_of_their_due_times(queue: DelayQueue) -> None:
-    due = list(range(1000, 1300))
-    random.Random(1).shuffle(due)
-    queue.schedule_many((f"{at}", at, b"") for at in due)
-    assert [int(task.id) for task in queue.claim(1000, 1000, now_ms=9999).tasks] == sorted(due)
 
 
 # -- destroy -------------------------------------------------------------------------------
@@ -407,18 +277,6 @@ def test_a_destroyed_queue_leaves_no_key_and_no_lease(
         queue.retry([(task, 1)])
     with pytest.raises(LeaseLost, match="held"):
         queue.dead_letter([(task, "bad", None)])
-    assert state(queue) == {}
-
-
-def test_a_destroyed_queue_can_be_used_again_at_once(queue: DelayQueue) -> None:
-    bury(queue, "a")
-    queue.destroy()
-    assert queue.schedule("a", 1) is Scheduled.CREATED
-    assert [task.id for task in queue.claim(1, 1000, now_ms=1).tasks] == ["a"]
-
-
-def test_a_queue_that_is_not_there_can_be_destroyed(queue: DelayQueue) -> None:
-    queue.destroy()
     assert state(queue) == {}
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-import redis
 
-from tests.contract.state import NOBODY, State, attempts, state
+from tests.contract.state import NOBODY, State, state
 from tests.contract.steps import claimed_with_counts, one
 from worker import DelayQueue, LeaseLost, Task
 from worker.flow import MAX_BATCH_SIZE
@@ -48,50 +47,6 @@ def write(request: pytest.FixtureRequest) -> Settle:
 # -- claim ---------------------------------------------------------------------------------
 
 
-def test_a_task_that_is_not_due_is_not_claimed(queue: DelayQueue) -> None:
-    queue.schedule("a", 1001)
-    before = state(queue)
-    claim = queue.claim(9, 1000, now_ms=1000)
-    assert (claim.tasks, claim.next_in_ms) == ([], 1)
-    assert state(queue) == before
-
-
-def test_a_task_is_claimed_in_the_millisecond_it_is_due(queue: DelayQueue) -> None:
-    queue.schedule("a", 1000, b"x")
-    claim = queue.claim(9, 500, now_ms=1000)
-    [task] = claim.tasks
-    assert task == Task(
-        "a",
-        b"x",
-        failures=0,
-        deliveries=0,
-        due_at_ms=1000,
-        token=task.token,
-        attempt=1,
-        appointment_ms=1000,
-    )
-    assert claim == ([task], 1000, None, False)
-    assert state(queue) == {
-        "leased": {"a": 1500},
-        "tokens": {"a": attempts(1000, task.token, span=500, claimed=1000)},
-        "payloads": {"a": b"x"},
-    }
-
-
-def test_an_empty_queue_gives_nothing_and_no_time_to_wait_for(queue: DelayQueue) -> None:
-    claim = queue.claim(9, 1000, now_ms=1000)
-    assert claim == ([], 1000, None, False)
-    assert state(queue) == {}
-
-
-def test_a_claim_takes_no_more_than_its_limit(queue: DelayQueue) -> None:
-    queue.schedule_many((name, 1000, b"") for name in "abc")
-    claim = queue.claim(2, 1000, now_ms=1000)
-    assert [task.id for task in claim.tasks] == ["a", "b"]
-    assert claim.next_in_ms is None, "whoever got tasks asks again anyway"
-    assert state(queue)["scheduled"] == {"c": 1000}
-
-
 def test_the_largest_batch_is_claimed_and_settled(queue: DelayQueue) -> None:
     queue.schedule_many((str(n), 1000, b"x") for n in range(MAX_BATCH_SIZE + 1))
     tasks = queue.claim(MAX_BATCH_SIZE, 1000, now_ms=1000).tasks
@@ -120,16 +75,6 @@ def test_each_claim_has_a_token_of_its_own(queue: DelayQueue) -> None:
     assert len(first[0].token) == 64
 
 
-def test_a_lease_holds_until_the_millisecond_it_ends(queue: DelayQueue) -> None:
-    queue.schedule("a", 1000)
-    queue.claim(1, 500, now_ms=1000)
-    before = state(queue)
-    claim = queue.claim(1, 500, now_ms=1499)
-    assert (claim.tasks, claim.next_in_ms) == ([], 1)
-    assert state(queue) == before
-    assert queue.claim(1, 500, now_ms=1500).tasks[0].deliveries == 1
-
-
 @pytest.mark.parametrize("kept", ["", "short", "x" * 80])
 def test_a_lease_whose_token_was_spoiled_ends_like_any_other(queue: DelayQueue, kept: str) -> None:
     queue.schedule("a", 1000)
@@ -143,53 +88,10 @@ def test_a_lease_whose_token_was_spoiled_ends_like_any_other(queue: DelayQueue, 
     assert state(queue) == {}
 
 
-def test_each_further_expired_lease_counts_one_delivery(queue: DelayQueue) -> None:
-    queue.schedule("a", 1000)
-    for n in range(5):
-        assert queue.claim(1, 10, now_ms=1000 + 10 * n).tasks[0].deliveries == n
-
-
-def test_the_time_to_wait_is_to_the_next_due_task_or_lease_end(queue: DelayQueue) -> None:
-    queue.schedule_many([("a", 1000, b""), ("b", 4000, b"")])
-    assert queue.claim(1, 9000, now_ms=900).next_in_ms == 100
-    assert queue.claim(1, 9000, now_ms=1000).next_in_ms is None, "there is a task"
-    assert queue.claim(1, 9000, now_ms=1000).next_in_ms == 3000
-    assert queue.claim(1, 9000, now_ms=3999).next_in_ms == 1
-    assert len(queue.claim(1, 9000, now_ms=4000).tasks) == 1
-    assert queue.claim(1, 9000, now_ms=4000).next_in_ms == 6000
-
-
 def test_the_time_to_wait_is_not_rounded_up_to_the_millisecond(queue: DelayQueue) -> None:
     queue.schedule("a", 10_000_000_000_000)
     waits = [queue.claim(1, 1000).next_in_ms for _ in range(20)]
     assert any(wait and wait % 1 for wait in waits)
-
-
-def test_an_expired_lease_is_claimed_alone_before_due_tasks(
-    queue: DelayQueue,
-) -> None:
-    queue.schedule("orphan", 1000, b"x")
-    queue.claim(1, 500, now_ms=1000)
-    queue.schedule_many([("b", 900, b""), ("c", 901, b"")])
-    claim = queue.claim(100, 500, now_ms=2000)
-    [task] = claim.tasks
-    assert task == Task(
-        "orphan",
-        b"x",
-        deliveries=1,
-        due_at_ms=1000,
-        token=task.token,
-        attempt=2,
-        appointment_ms=1000,
-    )
-    assert state(queue) == {
-        "scheduled": {"b": 900, "c": 901},
-        "leased": {"orphan": 2500},
-        "tokens": {
-            "orphan": attempts(1000, task.token, span=500, deliveries=1, before=1, claimed=2000)
-        },
-        "payloads": {"orphan": b"x"},
-    }
 
 
 #: What a later release may append to a record: numbers, words.
@@ -236,79 +138,6 @@ def _append(queue: DelayQueue, notes: str) -> None:
 # -- settle with a valid token -------------------------------------------------------------
 
 
-def test_an_extended_lease_ends_later_and_nothing_else_changes(queue: DelayQueue) -> None:
-    queue.schedule_many([("a", 0, b"x"), ("b", 0, b"")])
-    tasks = queue.claim(2, 100, now_ms=1000).tasks
-    before = state(queue)
-    queue.extend(tasks[:1], 100, now_ms=1090)
-    assert state(queue) == before | {"leased": {"a": 1190, "b": 1100}}
-    assert [task.id for task in queue.claim(2, 100, now_ms=1189).tasks] == ["b"]
-    queue.ack(tasks[:1])
-    assert list(state(queue)["leased"]) == ["b"]
-
-
-def test_an_extension_is_counted_from_the_servers_clock(queue: DelayQueue) -> None:
-    queue.schedule("a", 0)
-    tasks = queue.claim(1, 60_000).tasks
-    [first] = state(queue)["leased"].values()
-    queue.extend(tasks, 120_000)
-    [second] = state(queue)["leased"].values()
-    assert 60_000 <= second - first < 120_000
-
-
-def test_an_acked_task_leaves_nothing_behind(queue: DelayQueue) -> None:
-    [task] = claimed_with_counts(queue)
-    queue.ack([task])
-    assert state(queue) == {}
-
-
-def test_counts_are_reset_by_an_ack(queue: DelayQueue) -> None:
-    queue.ack(claimed_with_counts(queue))
-    queue.schedule("a", 3000)
-    [task] = queue.claim(1, 1000, now_ms=3000).tasks
-    assert task == Task("a", due_at_ms=3000, token=task.token, appointment_ms=3000)
-
-
-def test_a_failed_task_comes_back_with_a_failure_counted(
-    queue: DelayQueue,
-) -> None:
-    queue.schedule("a", 1000, b"x")
-    for failures in range(3):
-        task = one(queue, 2000 + 50 * failures)
-        assert task.failures == failures
-        queue.retry([(task, 49.2)], Put.FAILED, now_ms=2000 + 50 * failures)
-    assert state(queue) == {
-        "scheduled": {"a": 2150},
-        "payloads": {"a": b"x"},
-        "tokens": {"a": attempts(1000, span=50, failures=3, before=3)},
-    }
-
-
-def test_a_retry_has_a_new_due_time_and_its_counts_reset(
-    queue: DelayQueue,
-) -> None:
-    [task] = claimed_with_counts(queue)
-    queue.retry([(task, 0.5)], Put.AGAIN, now_ms=3000)
-    assert state(queue) == {
-        "scheduled": {"a": 3001},
-        "payloads": {"a": b"x"},
-        "tokens": {"a": attempts(3001, span=1001, appointment=1000, before=3)},
-    }
-    assert one(queue, 3001).due_at_ms == 3001
-
-
-def test_a_new_appointment_counts_from_the_start(
-    queue: DelayQueue,
-) -> None:
-    [task] = claimed_with_counts(queue)
-    queue.retry([(task, 0.5)], Put.NEW, now_ms=3000)
-    assert state(queue) == {
-        "scheduled": {"a": 3001},
-        "payloads": {"a": b"x"},
-        "tokens": {"a": attempts(3001, span=1001)},
-    }
-
-
 @pytest.mark.parametrize("delay_ms", [-5, -0.5, -(2**52)])
 @pytest.mark.parametrize("put", [Put.FAILED, Put.AGAIN])
 def test_a_delay_in_the_past_loses_nothing_of_what_was_counted(
@@ -321,46 +150,6 @@ def test_a_delay_in_the_past_loses_nothing_of_what_was_counted(
     assert (again.failures, again.deliveries) == ((2, 1) if put is Put.FAILED else (0, 0))
     queue.retry([(again, 0)], Put.FAILED, now_ms=3000)
     assert one(queue, 3000).attempt == 5
-
-
-def test_a_failure_does_not_hide_the_deliveries(queue: DelayQueue) -> None:
-    [task] = claimed_with_counts(queue)
-    queue.retry([(task, 1)], Put.FAILED, now_ms=3000)
-    [task] = queue.claim(1, 1000, now_ms=3001).tasks
-    assert (task.failures, task.deliveries) == (2, 1)
-
-
-def test_a_released_task_has_its_due_time_and_counts_back(
-    queue: DelayQueue,
-) -> None:
-    [task] = claimed_with_counts(queue)
-    queue.release([task])
-    assert state(queue) == {
-        "scheduled": {"a": 1000},
-        "payloads": {"a": b"x"},
-        "tokens": {"a": attempts(1000, failures=1, deliveries=1, before=2)},
-    }
-
-
-def test_a_buried_task_keeps_its_payload_and_tells_its_story(queue: DelayQueue) -> None:
-    [task] = claimed_with_counts(queue)
-    queue.dead_letter([(task, "no use", KeyError("sku"))], now_ms=3000)
-    assert state(queue) == {
-        "dead": ["a"],
-        "letters": {
-            "a": {
-                "reason": "no use",
-                "error": "KeyError: 'sku'",
-                "traceback": "KeyError: 'sku'\n",
-                "failures": 1,
-                "deliveries": 1,
-                "due_at_ms": 1000,
-                "died_at_ms": 3000,
-            }
-        },
-        "payloads": {"a": b"x"},
-        "tokens": {"a": attempts(1000, span=10, failures=1, deliveries=1, before=2)},
-    }
 
 
 def test_settling_no_tasks_is_nothing(queue: DelayQueue, write: Settle) -> None:
@@ -390,32 +179,6 @@ def test_tasks_of_several_claims_are_extended_in_one_call(queue: DelayQueue) -> 
 # -- settle without one --------------------------------------------------------------------
 
 
-def test_a_token_is_void_once_another_worker_has_the_task(queue: DelayQueue, write: Settle) -> None:
-    queue.schedule("a", 1000, b"x")
-    stale = queue.claim(1, 100, now_ms=1000).tasks
-    queue.claim(1, 100, now_ms=2000)
-    _assert_writes_nothing(queue, write, stale)
-
-
-def test_a_token_is_void_for_the_same_id_and_time_scheduled_again(
-    queue: DelayQueue, write: Settle
-) -> None:
-    queue.schedule("a", 1000, b"x")
-    stale = queue.claim(1, 100, now_ms=1000).tasks
-    queue.schedule("a", 1000, b"y")
-    for now in (1200, 1400):  # a later attempt than the stale one
-        [task] = queue.claim(1, 100, now_ms=now).tasks
-        assert task.payload == b"y"
-    _assert_writes_nothing(queue, write, stale)
-
-
-def test_a_token_is_void_once_the_task_is_rescheduled(queue: DelayQueue, write: Settle) -> None:
-    queue.schedule("a", 1000, b"x")
-    stale = queue.claim(1, 100, now_ms=1000).tasks
-    queue.schedule("a", 5000, b"y")
-    _assert_writes_nothing(queue, write, stale)
-
-
 @pytest.mark.parametrize("put_back", [DelayQueue.release, VERBS["failed"], VERBS["dead_letter"]])
 def test_what_stands_where_no_token_does_is_no_proof(
     queue: DelayQueue, put_back: Settle, write: Settle
@@ -434,34 +197,6 @@ def test_no_token_is_no_proof(queue: DelayQueue, write: Settle) -> None:
         with pytest.raises(LeaseLost):
             write(queue, [task._replace(token=token)])
     assert state(queue) == before
-
-
-@pytest.mark.parametrize("first", VERBS.values(), ids=VERBS)
-def test_a_token_is_void_once_it_was_used(queue: DelayQueue, first: Settle, write: Settle) -> None:
-    queue.schedule("a", 1000, b"x")
-    tasks = queue.claim(1, 100, now_ms=1000).tasks
-    first(queue, tasks)
-    _assert_writes_nothing(queue, write, tasks)
-
-
-def test_a_token_is_void_after_a_flush_even_for_the_same_task(
-    client: redis.Redis, queue: DelayQueue, write: Settle
-) -> None:
-    queue.schedule("a", 1000)
-    stale = queue.claim(1, 100, now_ms=1000).tasks
-    client.flushall()
-    queue.schedule("a", 1000)
-    queue.claim(1, 100, now_ms=1000)
-    _assert_writes_nothing(queue, write, stale)
-
-
-def test_an_expired_lease_nobody_has_taken_is_still_its_holders(
-    queue: DelayQueue, settle: Settle
-) -> None:
-    queue.schedule("a", 1000)
-    tasks = queue.claim(1, 100, now_ms=1000).tasks
-    settle(queue, tasks)
-    assert "leased" not in state(queue)
 
 
 def test_lost_leases_are_named_while_the_others_are_settled(

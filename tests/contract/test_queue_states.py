@@ -13,7 +13,7 @@ def test_the_queue_does_what_its_model_says_in_any_order(client: redis.Redis) ->
     run_state_machine_as_test(
         lambda: Machine(client),  # type: ignore[arg-type]  # any callable that makes one will do
         settings=settings(
-            max_examples=rounds(25, 150),
+            max_examples=rounds(60, 150),
             stateful_step_count=50,
             deadline=None,
             # Not to explain a failure, which takes longer than the test may.
