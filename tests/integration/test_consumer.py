@@ -36,8 +36,10 @@ from worker import (
     Task,
     Unavailable,
     UnsafeServer,
+    connect,
     events,
 )
+from worker.queue.environment import Environment
 from worker.queue.replies import Place
 from worker.runtime.lane import Batch
 
@@ -45,6 +47,17 @@ from worker.runtime.lane import Batch
 LONG = 60.0
 DAY = 86_400_000
 NEVER = 2**53 - 1
+
+
+def with_connections(**settings: Any) -> Environment:
+    """An environment whose connections have these settings, too."""
+
+    def made(url: str, **options: Any) -> redis.Redis:
+        client = connect(url, **options)
+        client.connection_pool.connection_kwargs |= settings
+        return client
+
+    return Environment(connect=made)
 
 
 class Waiting:
@@ -245,7 +258,7 @@ def test_a_task_whose_block_raises_comes_after_its_backoff(
     with pytest.raises(KeyError, match="mine"), consumer.take():
         raise KeyError("mine")
     [kept] = state(queue)["tokens"].values()
-    assert kept.split()[2:] == attempts(1, failures=1, before=1).split()[2:]
+    assert kept.split()[2:8] == attempts(1, failures=1, before=1).split()[2:]
     assert 60_000 <= int(kept.split()[1]) <= 120_000, "a backoff, and what the block took"
     assert consumer.counts == {"failed": 1}
 
@@ -512,7 +525,8 @@ def test_a_wait_survives_a_firewall_that_drops_idle_links(
 ) -> None:
     monkeypatch.setattr("worker.runtime.waker.LISTEN_SECONDS", 0.5)
     proxy = Proxy(valkey.port)
-    waiting = Waiting(f"redis://127.0.0.1:{proxy.port}/0?health_check_interval=1", "q")
+    url, each = f"redis://127.0.0.1:{proxy.port}/0", with_connections(health_check_interval=1)
+    waiting = Waiting(url, "q", environment=each)
     taken = waiting.take(LONG)
     waiting.listens(redis_client)
     proxy.forget()
@@ -628,7 +642,8 @@ def test_a_closed_consumer_leaves_no_thread_and_no_connection(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
     threads = {*threading.enumerate()}
-    consumer = Consumer(f"{valkey.url}?client_name=consumer", ["q", "r"])
+    named = with_connections(client_name="consumer")
+    consumer = Consumer(valkey.url, ["q", "r"], environment=named)
     with consumer.take(0):
         wait_until(lambda: _connections(redis_client) == 2, "one to listen")
         started = {*threading.enumerate()} - threads
