@@ -45,9 +45,7 @@ MISTAKES = [
     Mistake("if let_go(id, state) then", "do let_go(id, state)"),
     Mistake("redis.call('ZREM', leased, id) if not is_cancelled", "if not is_cancelled"),
     Mistake("score, state.span, released = state.due, 0, true", "state.span = 0", "retry"),
-    Mistake(
-        "redis.call('ZADD', scheduled, state.due, id)", "redis.call('ZADD', scheduled, now, id)"
-    ),
+    Mistake("released = state.due, 0, true", "released = now, 0, true", "retry"),
     Mistake("kept_as(NOBODY, state)", "kept_as(string.sub(kept[at[n]], 1, 64), state)", "retry"),
     Mistake("state.attempts = state.attempts + 1", "", "retry"),
     Mistake("state.failures = state.failures + 1", "", "retry"),
