@@ -2,16 +2,19 @@
 
 python -m examples.gateway 9000 whsec_... sk_test_...
 
-An attempt's reference is the id of a Checkout session, as is that of the payment reported for it.
+An attempt's reference is the id of a Checkout session, as is that of the payment reported for it. The
+session's ``client_reference_id`` is the order's id.
 """
 
 import json
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.error import HTTPError
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from orders.errors import SignatureInvalid
@@ -28,24 +31,40 @@ class Stripe:
         self._headers = {"Authorization": f"Bearer {key}"}
         self._sessions = f"{url}/v1/checkout/sessions"
 
-    def close(self, session_id: str) -> dict[str, Any]:
-        """Expire a session, so that nobody can pay any more; or say how it ended. Raises OSError."""
-        try:
-            self._call("POST", f"{session_id}/expire")
-        except HTTPError as error:
-            if error.code != 400:  # Stripe refuses to expire what is not open
-                raise
-        session = self._call("GET", f"{session_id}?expand[]=payment_intent.latest_charge")
+    def close(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Expire a session, so that nobody can pay any more; or say how it ended.
+
+        Raises OSError, and ValueError if the session is not for what the order service asks about: a
+        reference is whatever a client says that it is.
+        """
+        path = quote(asked["reference"], safe="")
+        session = self._find(path)
+        for name, theirs in (
+            ("reference", session["id"]),
+            ("order_id", session["client_reference_id"]),
+            ("amount_minor", session["amount_total"]),
+            ("currency", session["currency"].upper()),
+        ):
+            if asked[name] != theirs:
+                raise ValueError(f"{path} has another {name}")
+        if session["status"] == "open":
+            with suppress(HTTPError):  # Stripe refuses to expire what was paid meanwhile
+                self._call("POST", f"{path}/expire")
+            session = self._find(path)
         if session["payment_status"] == "paid":
             charged = session["payment_intent"]["latest_charge"]["created"]
             return {
                 "outcome": "paid",
+                "order_id": session["client_reference_id"],
                 "amount_minor": session["amount_total"],
                 "currency": session["currency"],
                 "paid_at": datetime.fromtimestamp(charged, UTC).isoformat(),
             }
         # A bank debit, for instance, is complete long before it is paid.
         return {"outcome": "closed" if session["status"] == "expired" else "unknown"}
+
+    def _find(self, path: str) -> Any:
+        return self._call("GET", f"{path}?expand[]=payment_intent.latest_charge")
 
     def _call(self, method: str, path: str) -> Any:
         request = Request(f"{self._sessions}/{path}", method=method, headers=self._headers)  # noqa: S310  ours
@@ -68,7 +87,7 @@ class Gateway(BaseHTTPRequestHandler):
         except SignatureInvalid:
             self.send_error(401)
             return
-        answer = json.dumps(self.stripe.close(json.loads(body)["data"]["reference"])).encode()
+        answer = json.dumps(self.stripe.close(json.loads(body)["data"])).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()

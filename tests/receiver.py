@@ -47,6 +47,7 @@ class Receiver:
         self.messages: list[Received] = []
         self.status = 200
         self.text = b"thanks"
+        self.headers = {"Location": "/elsewhere"}
         #: Is called with each message before it is answered.
         self.before: Callable[[Received], object] = lambda _: None
         receiver = self
@@ -59,7 +60,8 @@ class Receiver:
                 receiver.before(message)
                 receiver.messages.append(message)
                 self.send_response(receiver.status)
-                self.send_header("Location", "/elsewhere")
+                for name, value in receiver.headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(receiver.text)
 

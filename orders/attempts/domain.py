@@ -5,6 +5,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from orders.errors import ReferenceReused
+
 #: How long one attempt may last.
 MAX_SECONDS = 900
 
@@ -50,6 +52,9 @@ class DueAttempt(NamedTuple):
     client_id: str
     provider: str
     reference: str
+    #: The order's total.
+    amount_minor: int
+    currency: str
     #: Milliseconds until it ends.
     ends_in_ms: float
     #: Whether its provider is to be asked before it is settled. It is not if the money has been reported.
@@ -67,10 +72,19 @@ class Closed(NamedTuple):
 class Paid(NamedTuple):
     """The provider has taken money for it."""
 
+    order_id: str
     amount_minor: int
     currency: str
     #: By the provider's clock.
     paid_at: datetime | None = None
+
+    def check(self, attempt: DueAttempt) -> None:
+        """Raises ReferenceReused if it was for something else than the client's order.
+
+        A client may give an attempt any reference: also that of a payment for another order.
+        """
+        if self[:3] != (attempt.order_id, attempt.amount_minor, attempt.currency):
+            raise ReferenceReused
 
 
 class Unknown(NamedTuple):
@@ -92,8 +106,8 @@ class Closer(NamedTuple):
 class Gateway(Protocol):
     """A provider that can be asked."""
 
-    def close(self, reference: str, /) -> Reply:
-        """Close an attempt, or say that it was paid. Repeating it is harmless.
+    def close(self, attempt: DueAttempt, /) -> Reply:
+        """Close an attempt, or say which order was paid, and how much. Repeating it is harmless.
 
         Raises GatewayUnavailable if there was no answer in time, or none that makes sense.
         """

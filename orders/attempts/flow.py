@@ -167,7 +167,7 @@ class Closing:
         place.free_at = time.monotonic() + self._spacing_seconds
         facts = {"attempt": attempt.id, "order": attempt.order_id, "provider": attempt.provider}
         try:
-            reply = gateway.close(attempt.reference)
+            reply = gateway.close(attempt)
         except Exception as error:
             is_open = place.circuit.failed()
             if not isinstance(error, GatewayUnavailable):
@@ -186,9 +186,9 @@ class Closing:
     def _paid(self, attempt: DueAttempt, reply: Paid, number: int) -> Outcome | None:
         """Record the money, as if the provider had reported it."""
         try:
+            reply.check(attempt)
             self._services.orders.pay(
                 attempt.client_id,
-                attempt.order_id,
                 provider=attempt.provider,
                 reference=attempt.reference,
                 **reply._asdict(),

@@ -183,9 +183,16 @@ _is_reported = sa.exists(
         payments.c.client_id == attempts.client_id,
         payments.c.provider == attempts.provider,
         payments.c.reference == attempts.reference,
+        payments.c.order_id == attempts.order_id,
     )
     .correlate(payment_attempts)
 )
+
+
+def _fixed(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
+    """What never changes of the attempt's order."""
+    row = sa.select(column).where(orders.c.id == attempts.order_id)
+    return row.correlate(payment_attempts).scalar_subquery()
 
 
 def _of_order(value: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
@@ -198,6 +205,8 @@ _bound = sa.func.coalesce(_of_order(unpaid.kept_until), later(attempts.ends_at, 
 # Attempts that are not settled. Of an order that has ended, a provider is asked for as long.
 GET_OPEN = sa.select(
     *attempts["id", "order_id", "client_id", "provider", "reference"],
+    _fixed(orders.c.total_minor).label("amount_minor"),
+    _fixed(orders.c.currency).label("currency"),
     ms_until(attempts.ends_at).label("ends_in_ms"),
     (attempts.asks & ~_is_reported).label("asks"),
     ((_bound <= now()) & ~sa.func.coalesce(_of_order(frozen(unpaid_orders)), sa.false())).label(

@@ -1,4 +1,7 @@
-"""What becomes of a provider's signed message: it is recorded, or waits for a person. None is lost."""
+"""What becomes of a provider's signed message: it is recorded, or waits for a person. None is lost.
+
+What a provider answers is read in the same way.
+"""
 
 from contextlib import suppress
 from functools import partial
@@ -8,10 +11,12 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 from werkzeug.exceptions import BadRequest
 
+from orders.attempts.domain import Closed, Paid, Reply, Unknown
 from orders.bootstrap import Services
 from orders.errors import (
     AlreadyPaid,
     AttemptTooLate,
+    GatewayUnavailable,
     OrderCancelled,
     OrderError,
     OrderNotFound,
@@ -22,8 +27,10 @@ from orders.errors import (
 from orders.http.schemas.providers import (
     ENTRIES,
     AnyReference,
+    CloseReply,
     OrderId,
     OtherMessage,
+    PaidReply,
     PaymentFailed,
     PaymentPending,
     PaymentSucceeded,
@@ -79,6 +86,17 @@ def receive(services: Services, sender: Sender, webhook_id: str, body: bytes) ->
     note = f"unknown type {kind}" if kind else found.outcome
     keep(note, waits=kind is not None, unknown_type=kind, **named)
     return found
+
+
+def reply_of(body: str) -> Reply:
+    """What a provider answers when it is asked to close an attempt. Raises GatewayUnavailable."""
+    try:
+        reply = CloseReply.model_validate(parse_object(body.encode())).root
+    except (BadRequest, ValidationError) as error:
+        raise GatewayUnavailable(f"It makes no sense: {_reason(error)}"[:200]) from error
+    if isinstance(reply, PaidReply):
+        return Paid(**reply.model_dump(exclude={"outcome"}))
+    return Closed() if reply.outcome == "closed" else Unknown()
 
 
 def replay(services: Services, message_id: str) -> ProviderMessage:

@@ -1,8 +1,10 @@
 """What webhooks are: subscriptions, deliveries and messages. Pure: no clock, no database, no network."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -103,7 +105,19 @@ class Answer(NamedTuple):
     status: int | None
     error: str | None
     body: str | None
+    #: The header of this name.
+    retry_after: str | None = None
 
     @property
     def is_success(self) -> bool:
         return self.status is not None and 200 <= self.status < 300  # noqa: PLR2004
+
+    def asked_seconds(self, at: datetime) -> float:
+        """For how long from this moment on the endpoint asks not to be called: in seconds, or until a date."""
+        asked = self.retry_after or ""
+        if asked.isascii() and asked.isdigit():
+            return float(asked)
+        with suppress(ValueError, OverflowError):
+            until = parsedate_to_datetime(asked)
+            return (until.replace(tzinfo=until.tzinfo or UTC) - at).total_seconds()
+        return 0.0

@@ -22,9 +22,8 @@ from orders.errors import WebhookUrlNotAllowed
 from orders.webhooks.domain import Answer
 from orders.webhooks.urls import Target, is_public, parsed
 
-MAX_RESPONSE_BYTES = 64 * 1024
-#: How much of a response is kept.
-KEPT_CHARACTERS = 1000
+#: As much as a request may have: see `orders.app.MAX_BODY_BYTES`.
+MAX_RESPONSE_BYTES = 16 * 1024
 #: Sent in pieces, each of which is checked against the deadline.
 PIECE_BYTES = 4096
 
@@ -101,8 +100,9 @@ class WebhookSender:
                 deadline.left()  # raises _TooLate; data that has already arrived is read without waiting
                 if len(beginning) >= MAX_RESPONSE_BYTES:
                     break
-        text = bytes(beginning[: 4 * KEPT_CHARACTERS]).decode(errors="replace").replace("\0", "")
-        return Answer(response.status, None, text[:KEPT_CHARACTERS])
+        text = bytes(beginning[:MAX_RESPONSE_BYTES]).decode(errors="replace").replace("\0", "")
+        headers_of = {name.lower(): value.decode("latin-1") for name, value in response.headers}
+        return Answer(response.status, None, text, headers_of.get(b"retry-after"))
 
     def _addresses(self, host: str, port: int, deadline: "_Deadline") -> list[str]:
         """The addresses of a host, all of which may be called. Raises WebhookUrlNotAllowed."""

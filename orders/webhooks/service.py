@@ -45,13 +45,15 @@ from orders.webhooks.urls import parsed
 MAX_SUBSCRIPTIONS = 10
 #: How long the secrets before a rotation sign too.
 OVERLAP_MS = 24 * 3600 * 1000
-#: How long to wait after each failed attempt. After the last one, three days in all, the delivery is
-#: dead.
+#: How long to wait after each failed attempt, or longer if the endpoint asks for it, up to all of it. After
+#: the last one, three days in all, the delivery is dead.
 RETRY_SECONDS = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, *8 * [28_800])
 #: A delivery that is due and was not sent for so long was forgotten by Redis, or by a worker that died.
 LATE_MS = 1000
 #: Longer than any delivery waits.
 MAX_LATE_MS = 100 * 366 * 86_400_000
+#: How much of an answer is kept.
+KEPT_CHARACTERS = 1000
 #: How many deliveries one statement deletes.
 SLICE = 1000
 #: How long it may take to record the outcome after a request has ended.
@@ -357,7 +359,7 @@ class Webhooks(Service):
 
         An endpoint that is gone (410) pauses its subscription. Whoever lost the lease records nothing.
         """
-        status, delay_ms = _next(message.attempts + 1, answer)
+        status, delay_ms = _next(message, answer)
         with self._writing() as sql:
             more = _recorded(sql, message, answer, status, delay_ms)
             if answer.status == HTTPStatus.GONE and more is not None:
@@ -411,9 +413,16 @@ def _recorded(
     """Record an attempt under its lease; return whether another delivery waited for it, or None if
     the lease was lost.
     """
-    values = {f"answer_{name}": value for name, value in answer._asdict().items()}
-    values |= {"for_id": message.id, "token": message.token, "new_status": status}
-    found = sql.run(repository.RECORD, **values, delay_ms=delay_ms)
+    found = sql.run(
+        repository.RECORD,
+        for_id=message.id,
+        token=message.token,
+        new_status=status,
+        delay_ms=delay_ms,
+        answer_status=answer.status,
+        answer_error=answer.error,
+        answer_body=answer.body and answer.body[:KEPT_CHARACTERS],
+    )
     has_successor: bool | None = found.scalar_one_or_none()
     return has_successor
 
@@ -439,12 +448,14 @@ def _types(events: Sequence[str] | None) -> tuple[str, ...]:
     return (EVERY, REMINDER) if events is None else tuple(events)
 
 
-def _next(attempts: int, answer: Answer) -> tuple[DeliveryStatus, int]:
-    """A delivery's status after so many attempts, and in how many ms it is due again."""
+def _next(message: Message, answer: Answer) -> tuple[DeliveryStatus, int]:
+    """A delivery's status after an attempt, and in how many ms it is due again."""
     if answer.is_success:
         return DeliveryStatus.DELIVERED, 0
     if answer.status == HTTPStatus.GONE:
         return DeliveryStatus.PENDING, 0
-    if attempts > len(RETRY_SECONDS):
+    if message.attempts >= len(RETRY_SECONDS):
         return DeliveryStatus.DEAD, 0
-    return DeliveryStatus.PENDING, 1000 * RETRY_SECONDS[attempts - 1]
+    asked = answer.asked_seconds(message.claimed_at or message.token)
+    seconds = max(RETRY_SECONDS[message.attempts], min(asked, sum(RETRY_SECONDS)))
+    return DeliveryStatus.PENDING, round(1000 * seconds)

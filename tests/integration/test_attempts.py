@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import redis
@@ -15,7 +16,7 @@ from werkzeug.test import TestResponse
 
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
-from orders.attempts.domain import Closed, Gateway, Paid, Reply, Unknown
+from orders.attempts.domain import Closed, DueAttempt, Gateway, Paid, Reply, Unknown
 from orders.attempts.flow import MOST_AT_ONE, attempt_flow
 from orders.attempts.repository import MOST_OPEN
 from orders.errors import GatewayUnavailable
@@ -43,13 +44,15 @@ class Scripted:
         self.answers: Answers = [Closed()]
         self.hangs: threading.Event | None = None
 
-    def close(self, reference: str, /) -> Reply:
-        self.asked.append(reference)
+    def close(self, attempt: DueAttempt, /) -> Reply:
+        self.asked.append(attempt.reference)
         if self.hangs is not None:
             self.hangs.wait(60)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
+        if isinstance(answer, Paid) and not answer.order_id:
+            return answer._replace(order_id=attempt.order_id)
         return answer
 
 
@@ -331,8 +334,7 @@ def test_an_attempt_needs_ones_own_unpaid_order(till: Till) -> None:
     ("answer", "status", "outcome"),
     [
         (Closed(), "cancelled", "closed"),
-        (Paid(250, "EUR"), "paid", "succeeded"),
-        (Paid(249, "EUR"), "cancelled", "succeeded"),
+        (Paid("", 250, "EUR"), "paid", "succeeded"),
     ],
 )
 def test_the_provider_is_asked_before_its_order_is_cancelled(
@@ -354,7 +356,13 @@ def test_the_provider_is_asked_before_its_order_is_cancelled(
     assert till.gateway.asked == ["tx-1"] * 3
 
 
-@pytest.mark.parametrize("answer", [Unknown(), GatewayUnavailable()])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(Unknown(), GatewayUnavailable()),
+        *(Paid("", 249, "EUR"), Paid("", 250, "USD"), Paid(str(uuid4()), 250, "EUR")),
+    ],
+)
 def test_what_a_provider_does_not_tell_is_asked_up_to_a_bound(
     till: Till, answer: Reply | Exception
 ) -> None:
@@ -369,6 +377,19 @@ def test_what_a_provider_does_not_tell_is_asked_up_to_a_bound(
     assert till.settle() == {}
     assert till.expire(order_id) == {}
     assert (till.status(order_id), till.outcomes(order_id)) == ("cancelled", ["unknown"])
+    payments: Any = till.api.send("GET", f"/v1/orders/{order_id}/payments").json
+    assert payments["data"] == [], "it is nobody's money"
+
+
+def test_a_payment_for_another_order_settles_no_attempt(till: Till) -> None:
+    till.asks()
+    order_id, other = (till.place(timeout_seconds=600) for _ in range(2))
+    till.open(order_id)
+    till.bank.paid(other, "tx-1")
+    till.gateway.answers = [Paid(other, 250, "EUR")]
+    till.pass_(1000)
+    assert till.settle()
+    assert (till.status(order_id), till.gateway.asked) == ("unpaid", ["tx-1"])
 
 
 @pytest.mark.parametrize("how", ["cancelled", "paid elsewhere"])
@@ -487,7 +508,7 @@ def test_a_provider_is_asked_for_as_long_as_a_freeze_lasts(till: Till) -> None:
     order_id = till.place(timeout_seconds=600)
     till.open(order_id)
     till.services.freezes.open("customer", reason="the bank is down", by="a person", seconds=9000)
-    till.gateway.answers = [GatewayUnavailable(), Paid(250, "EUR")]
+    till.gateway.answers = [GatewayUnavailable(), Paid("", 250, "EUR")]
     till.pass_(600 + 1800 + 1)
     assert till.settle()
     assert till.settle() == {}

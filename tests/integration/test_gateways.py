@@ -6,22 +6,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
+from urllib.parse import unquote
 
 import pytest
 import redis
 
 from devtools.valkey import Valkey
 from examples.gateway import Gateway, Stripe
+from orders.app import MAX_BODY_BYTES
 from orders.attempts.circuit import FIRST_SECONDS, MOST_FAILURES, MOST_SECONDS, Circuit
-from orders.attempts.domain import Closed, Closer, Paid, Reply, Unknown
+from orders.attempts.domain import Closed, Closer, DueAttempt, Paid, Reply, Unknown
 from orders.attempts.flow import attempt_flow
 from orders.attempts.gateway import HttpGateway
 from orders.errors import GatewayUnavailable
 from orders.webhooks.domain import Answer
+from orders.webhooks.sender import WebhookSender
 from orders.webhooks.signatures import new_secret, verify
 from tests.conftest import serving
 from tests.integration.test_attempts import Till
+from tests.receiver import receiving
 
 SECRET = new_secret()
 AT = datetime(2026, 11, 24, 3, tzinfo=UTC)
@@ -40,7 +44,15 @@ class Recorder:
         return self.answer
 
 
-PAID = '{"outcome":"paid","amount_minor":250,"currency":"eur"}'
+ORDER_ID = "01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f"
+ATTEMPT = DueAttempt(
+    *("01936d5e-0000-7b3e-9f04-2a6b8c0d1e2f", ORDER_ID, "a client", "bank", "tx-1", 250, "EUR"),
+    ends_in_ms=0,
+    asks=True,
+    is_over=False,
+    is_unpaid=True,
+)
+PAID = f'{{"outcome":"paid","order_id":"{ORDER_ID}","amount_minor":250,"currency":"eur"}}'
 
 
 @pytest.mark.parametrize(
@@ -48,9 +60,13 @@ PAID = '{"outcome":"paid","amount_minor":250,"currency":"eur"}'
     [
         (200, '{"outcome":"closed","more":1}', Closed()),
         (200, '{"outcome":"unknown"}', Unknown()),
-        (202, PAID, Paid(250, "EUR")),
+        (202, PAID, Paid(ORDER_ID, 250, "EUR")),
+        (200, PAID.replace("250", "250.0"), Paid(ORDER_ID, 250, "EUR")),
+        (200, PAID.replace(ORDER_ID, f" {ORDER_ID.upper()}"), Paid(ORDER_ID, 250, "EUR")),
         (200, '{"outcome":"refused"}', None),
         (200, '{"outcome":"paid"}', None),
+        (200, PAID.replace("order_id", "id"), None),
+        (200, PAID.replace("{", '{"outcome":"closed",'), None),
         (200, PAID.replace("250", "0"), None),
         (200, PAID.replace("250", "2.5"), None),
         (200, PAID.replace("eur", "euro"), None),
@@ -71,13 +87,29 @@ def test_only_what_makes_sense_is_an_answer(
     gateway = HttpGateway(sender, Closer("https://bank.example/close", (SECRET,), AT))
     if reply is None:
         with pytest.raises(GatewayUnavailable):
-            gateway.close("tx-1")
+            gateway.close(ATTEMPT)
     else:
-        assert gateway.close("tx-1") == reply
+        assert gateway.close(ATTEMPT) == reply
     [(url, headers, sent)] = sender.sent
     assert url == "https://bank.example/close"
-    assert json.loads(sent) == {"type": "payment.close", "data": {"reference": "tx-1"}}
+    data = {"order_id": ORDER_ID, "reference": "tx-1", "amount_minor": 250, "currency": "EUR"}
+    assert json.loads(sent) == {"type": "payment.close", "data": data}
     assert verify(headers, sent, [SECRET], now_seconds=AT.timestamp()), "whatever this clock says"
+
+
+def test_an_answer_may_be_as_long_as_a_report() -> None:
+    with receiving() as provider:
+        gateway = HttpGateway(
+            WebhookSender(30, allow_private=True), Closer(provider.url, (SECRET,), AT)
+        )
+        for length in (1_100, MAX_BODY_BYTES):
+            more = "x" * (length - len(PAID) - len('"more":"",'))
+            provider.text = PAID.replace("{", f'{{"more":"{more}",').encode()
+            assert len(provider.text) == length
+            assert gateway.close(ATTEMPT) == Paid(ORDER_ID, 250, "EUR")
+        provider.text = provider.text.replace(b"xx", b"xxx", 1)
+        with pytest.raises(GatewayUnavailable):
+            gateway.close(ATTEMPT)
 
 
 def test_a_circuit_opens_lets_one_try_and_closes() -> None:
@@ -105,16 +137,29 @@ def test_a_circuit_opens_lets_one_try_and_closes() -> None:
 class FakeStripe(BaseHTTPRequestHandler):
     """Checkout sessions whose ids say what became of them."""
 
+    #: By session, the order that it is for.
+    orders: ClassVar[dict[str, str]] = {}
+    expired: ClassVar[list[str]] = []
+
     def do_POST(self) -> None:
-        session_id = self.path.split("/")[-2]
-        self._answer(200 if session_id == "open" else 400, {})
+        self.expired.append(unquote(self.path.split("/")[-2]))
+        self._answer(200, {})
 
     def do_GET(self) -> None:
-        session_id = self.path.split("/")[-1].partition("?")[0]
-        status = {"open": "expired", "expired": "expired"}.get(session_id, "complete")
+        session_id = unquote(self.path.split("/")[-1].partition("?")[0])
+        if session_id not in self.orders:
+            self._answer(404, {})
+            return
+        status = "expired" if session_id in self.expired else "open"
         paid = {"latest_charge": {"created": CREATED}} if session_id == "paid" else None
-        session = {"status": status, "amount_total": 250, "currency": "eur", "payment_intent": paid}
-        self._answer(200, {**session, "payment_status": "paid" if paid else "unpaid"})
+        session = {
+            "id": session_id,
+            "client_reference_id": self.orders[session_id],
+            "status": "complete" if session_id in ("paid", "debit") else status,
+            "payment_status": "paid" if paid else "unpaid",
+        }
+        money = {"amount_total": 250, "currency": "eur", "payment_intent": paid}
+        self._answer(200, session | money)
 
     def _answer(self, status: int, body: Any) -> None:
         assert self.headers["Authorization"] == "Bearer sk_test"
@@ -156,15 +201,29 @@ def test_stripe_is_asked_through_a_gateway_of_the_shops(
         monkeypatch.setattr(Gateway, "stripe", Stripe("sk_test", stripe), raising=False)
         monkeypatch.setattr(Gateway, "secret", till.bank.secret)
         till.services.providers.set_close_url(till.bank.endpoint.id, f"{url}/close")
-        placed = {each: till.place(timeout_seconds=600) for each in ("open", "paid", "debit")}
+        mistaken = {"paid?expand[]=x#", "paid?expand[]=x#2", "theirs"}
+        placed = {
+            each: till.place(timeout_seconds=600) for each in ("open", "paid", "debit", *mistaken)
+        }
+        sessions = {**placed, "theirs": placed["open"]}
+        monkeypatch.setattr(
+            FakeStripe, "orders", {each: sessions[each] for each in sessions if "?" not in each}
+        )
+        monkeypatch.setattr(FakeStripe, "expired", [])
         for reference, order_id in placed.items():
             till.open(order_id, reference)
         till.pass_(1000)
-        assert len(till.settle()) == 1
+        assert len(till.settle()) == 1 + len(mistaken)
         for order_id in placed.values():
             till.expire(order_id)
         found = {each: till.status(order_id) for each, order_id in placed.items()}
-        assert found == {"open": "cancelled", "paid": "paid", "debit": "unpaid"}
+        assert found == {
+            "open": "cancelled",
+            "paid": "paid",
+            "debit": "unpaid",
+            **dict.fromkeys(mistaken, "unpaid"),
+        }
+        assert FakeStripe.expired == ["open"], "only what is the order's own"
         paid: Any = api.send("GET", f"/v1/orders/{placed['paid']}/payments").json
         [payment] = paid["data"]
         assert payment["paid_at"] == "2025-12-31T23:59:59.000Z"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -359,6 +360,24 @@ def test_a_failure_is_tried_for_three_days_with_one_body(
     assert hooked.send_due() == 0
     assert {message.id for message in hooked.receiver.messages} == {delivery["id"]}
     assert len({message.body for message in hooked.receiver.messages}) == 1
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(
+    ("asked", "wait"),
+    [("3600", 3600), ("1 hour", 5), ("2", 5), (str(10**9), sum(RETRY_SECONDS)), (None, 3600)],
+)
+def test_an_endpoint_may_ask_for_a_longer_wait(
+    hooked: Hooked, status: int, asked: str | None, wait: int
+) -> None:
+    in_an_hour = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+    hooked.receiver.headers["Retry-After"] = asked or in_an_hour
+    hooked.receiver.status, hooked.receiver.text = status, b"x" * 1100
+    hooked.place()
+    hooked.send_due()
+    assert retried_after(hooked) == pytest.approx(wait, abs=2)
+    [delivery] = hooked.deliveries()
+    assert delivery["last_body"] == "x" * 1000
 
 
 def test_every_attempt_is_counted_once_by_its_outcome(

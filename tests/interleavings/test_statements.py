@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from structlog.testing import capture_logs
 
 from devtools.processes import wait_until
-from orders.attempts.domain import Closed, Paid, Reply
+from orders.attempts.domain import Closed, DueAttempt, Paid, Reply
 from orders.attempts.flow import attempt_flow
 from orders.attempts.service import Attempts
 from orders.clients.service import Clients
@@ -212,9 +212,9 @@ class Scene:
     def fail(self) -> str:
         return str(self.attempts.fail(self.shop.client, self.order.id, **self.named("first")))
 
-    def close(self, reference: str = "", ask_about: str = "first") -> Reply:
+    def close(self, attempt: DueAttempt | None = None, ask_about: str = "first") -> Reply:
         """Settle an attempt, whose provider is asked first; and be that provider."""
-        if reference:
+        if attempt is not None:
             return self.reply
         attempts = self.attempts.of_order(self.order.id, page_size=9)
         tasks = [_task(each.id) for each in attempts if each.reference.endswith(ask_about)]
@@ -227,7 +227,7 @@ class Scene:
         return self.reply
 
     def close_as_paid(self) -> Reply:
-        self.reply = Paid(self.order.total_minor, "EUR")
+        self.reply = Paid(self.order.id, self.order.total_minor, "EUR")
         return self.close()
 
     def die_while_closing(self) -> None:

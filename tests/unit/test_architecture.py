@@ -34,6 +34,7 @@ orders.cli
 orders.ops
 orders.timeouts
 orders.attempts.flow orders.freezes.flow orders.retention.flow orders.webhooks.flow
+orders.attempts.gateway
 orders.http
 orders.why
 orders.bootstrap

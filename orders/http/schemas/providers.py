@@ -99,14 +99,19 @@ OrderId = Annotated[
 ]
 
 
-class PaymentReport(Report):
+class Taken(Report):
     """Money that the provider took for an order."""
 
     order_id: OrderId
-    reference: AnyReference
     amount_minor: Amount
     currency: AnyCurrency
     paid_at: PaidAt | None = None
+
+
+class PaymentReport(Taken):
+    """Money that the provider took, and its name for it."""
+
+    reference: AnyReference
 
 
 class AttemptReport(Report):
@@ -202,6 +207,22 @@ class ReportIn(
     ]
 ):
     """What a provider reports."""
+
+
+class PaidReply(Taken):
+    """An attempt that was to be closed has been paid."""
+
+    outcome: Literal["paid"]
+
+
+class OtherReply(Report):
+    """Nobody can pay any more, or that cannot be told yet."""
+
+    outcome: Literal["closed", "unknown"]
+
+
+class CloseReply(RootModel[Annotated[PaidReply | OtherReply, Field(discriminator="outcome")]]):
+    """What a provider answers when it is asked to close an attempt."""
 
 
 class OutcomeOut(Out):
