@@ -126,6 +126,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
     giving_back = GivingBack(
         scheduler,
         webhook_scheduler,
+        _timeouts(settings),
         reminders=settings.webhook_expiring_minutes > 0,
         observe=observe,
     )
@@ -221,6 +222,7 @@ def _timeouts(settings: Settings) -> Timeouts:
         settings.order_timeout_seconds,
         settings.order_timeout_min_seconds,
         settings.order_timeout_max_seconds,
+        settings.attempts_at_most_seconds,
     )
 
 

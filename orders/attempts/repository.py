@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from orders.attempts.domain import Attempt, AttemptOutcome, DueAttempt
-from orders.order.sparing import frozen
+from orders.order.sparing import bound_of, frozen, last_end
 from orders.sql.expressions import (
     Id,
     Instant,
@@ -51,8 +51,6 @@ _endpoint = _registered.where(provider_endpoints.c.provider == _provider)
 #: Whether the client has registered this provider, or none at all.
 _IS_KNOWN = sa.exists(_endpoint) | ~sa.exists(_registered)
 _OF_CLIENT = (orders.c.id == _order, unindexed(orders.c.client_id == _client))
-#: How much of an order's bound is left for asking its provider: a tenth of it.
-_TO_ASK_MS = p("for_most_ms", type_=sa.BigInteger) // sa.literal_column("10", sa.BigInteger)
 #: So many attempts of an order may be unsettled: settling one looks at the others.
 MOST_OPEN = 50
 _open_ones = (
@@ -78,7 +76,7 @@ def open_(step: Step) -> sa.Select[Any]:
     """
     own = step(
         "own",
-        sa.select(unpaid.order_id, later(unpaid.expires_at, "for_most_ms").label("bound"))
+        sa.select(unpaid.order_id, bound_of(unpaid.expires_at).label("bound"))
         .where(unpaid.order_id == _order, unpaid.client_id == _client)
         .with_for_update(),
     )
@@ -98,7 +96,7 @@ def open_(step: Step) -> sa.Select[Any]:
         .select_from(orders.join(own, sa.true(), isouter=True))
         .where(*_OF_CLIENT),
     )
-    last = sa.case((order.c.asks, later(order.c.bound, -_TO_ASK_MS)), else_=order.c.bound)
+    last = last_end(order.c.asks, order.c.bound)
     end = sa.func.least(later(order.c.moment, "for_ms"), sa.func.greatest(last, order.c.moment))
     row = {
         "id": "attempt_id",
@@ -201,7 +199,7 @@ def _of_order(value: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
     return row.correlate(payment_attempts).scalar_subquery()
 
 
-_bound = sa.func.coalesce(_of_order(unpaid.kept_until), later(attempts.ends_at, "for_most_ms"))
+_bound = sa.func.coalesce(_of_order(unpaid.kept_until), bound_of(attempts.ends_at))
 # Attempts that are not settled. Of an order that has ended, a provider is asked for as long.
 GET_OPEN = sa.select(
     *attempts["id", "order_id", "client_id", "provider", "reference"],

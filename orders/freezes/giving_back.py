@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from orders.order.domain import EventType
+from orders.order.domain import EventType, Timeouts
 from orders.order.operations import move, rows_of
 from orders.order.ports import CheckScheduler, Observer, nobody
 from orders.order.sparing import IN_FORCE, is_of
@@ -115,6 +115,7 @@ class GivingBack:
         self,
         scheduler: CheckScheduler,
         webhooks: CheckScheduler,
+        timeouts: Timeouts,
         *,
         reminders: bool = False,
         observe: Observer = nobody,
@@ -122,6 +123,7 @@ class GivingBack:
         """``webhooks`` schedules deliveries; ``reminders`` says whether deadlines have reminders."""
         self._scheduler = scheduler
         self._webhooks = webhooks
+        self._kept_ms = timeouts.kept_ms
         self._reminders = reminders
         self._observe = observe
 
@@ -131,7 +133,13 @@ class GivingBack:
 
         Repeat it until it is done. Interrupting it loses nothing.
         """
-        rows = give_back(connection, for_id=freeze_id, most=BATCH_SIZE, reminders=self._reminders)
+        rows = give_back(
+            connection,
+            for_id=freeze_id,
+            for_most_ms=self._kept_ms,
+            most=BATCH_SIZE,
+            reminders=self._reminders,
+        )
         extended = {row.id: row.ms for row in rows if row.kind == "extended"}
         for order_id, ms in extended.items():
             self._scheduler.schedule(order_id, delay_ms=ms)

@@ -65,11 +65,15 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long an order may stay unpaid: the default, and the bounds on what a request may ask for."""
+    """How long an order may stay unpaid: the default, and the bounds on what a request may ask for.
+
+    Payments under way may keep it beyond that.
+    """
 
     default_seconds: float
     min_seconds: float
     max_seconds: float
+    kept_seconds: float = 1800
 
     def ms(self, asked_seconds: float | None) -> int:
         """Raises TimeoutOutOfRange."""
@@ -85,6 +89,10 @@ class Timeouts:
     @property
     def bounds_ms(self) -> tuple[int, int]:
         return round(self.min_seconds * 1000), round(self.max_seconds * 1000)
+
+    @property
+    def kept_ms(self) -> int:
+        return round(self.kept_seconds * 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

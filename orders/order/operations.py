@@ -22,7 +22,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.dml import ReturningDelete
 
 from orders.order.domain import CancelReason, EventType
-from orders.order.sparing import end_attempts, moved_with
+from orders.order.sparing import end_attempts, kept_with, move_attempts
 from orders.order.states import client_of, unpaid_state, with_items
 from orders.sql.expressions import (
     Id,
@@ -422,10 +422,11 @@ def move(
         .values(
             expires_at=deadline,
             version=unpaid_orders.c.version + 1,
-            kept_until=moved_with(unpaid_orders, deadline),
+            kept_until=kept_with(unpaid_orders, deadline),
         )
         .returning(unpaid_orders, clock().label("at")),
     )
+    move_attempts(step, extended)
     facts = {
         "previous_expires_at": rfc3339_text(locked.c.expires_at),
         "expires_at": rfc3339_text(extended.c.expires_at),

@@ -314,11 +314,13 @@ class OrderRepository(Statements):
         versions: str,
         expires_at: datetime,
         bounds_ms: tuple[int, int],
+        kept_ms: int,
     ) -> Extended | None:
         """Move the deadline of an unpaid order that has one of these versions; None if there is
         none.
 
-        ``versions`` has each between spaces, or is "*" for any.
+        ``versions`` has each between spaces, or is "*" for any. Attempts may keep it for ``kept_ms``
+        past its deadline.
         """
         rows = self._do(
             operations.extend,
@@ -328,6 +330,7 @@ class OrderRepository(Statements):
             for_deadline=expires_at,
             for_min_ms=bounds_ms[0],
             for_max_ms=bounds_ms[1],
+            for_most_ms=kept_ms,
             reminders=self._reminders,
         )
         return Extended(order_of(rows[0]), rows[0].ms) if rows else None

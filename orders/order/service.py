@@ -152,6 +152,7 @@ class OrderService(Payments, Reads):
                 versions=_expected(versions),
                 expires_at=expires_at,
                 bounds_ms=self._timeouts.bounds_ms,
+                kept_ms=self._timeouts.kept_ms,
             )
             answered_at = monotonic()
             if extended is None:

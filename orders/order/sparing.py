@@ -9,10 +9,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from orders.sql.expressions import Instant, now, one_of
+from orders.sql.expressions import Instant, later, now, one_of
 from orders.sql.freeze_tables import freezes, payment_attempts
 from orders.sql.steps import Step
 
+p = sa.bindparam
 #: A freeze is in force until it has given back: it cancels nobody between its end and then.
 IN_FORCE = sa.and_(
     freezes.c.given_back_at.is_(None),
@@ -46,29 +47,46 @@ def spared(unpaid: sa.FromClause) -> sa.ColumnElement[bool]:
     return frozen(unpaid) | kept(unpaid)
 
 
-def moved_with(
+#: For how long attempts may keep an order past its deadline.
+_MOST_MS = p("for_most_ms", type_=sa.BigInteger)
+
+
+def bound_of(deadline: sa.ColumnElement[datetime]) -> sa.ColumnElement[datetime]:
+    """Until when attempts may keep an order, by the deadline in force."""
+    return later(deadline, _MOST_MS)
+
+
+def last_end(
+    asks: sa.ColumnElement[bool], bound: sa.ColumnElement[datetime]
+) -> sa.ColumnElement[datetime]:
+    """When an attempt ends at the latest: a tenth of the bound is left for asking its provider, if that can be."""
+    to_ask = _MOST_MS // sa.literal_column("10", sa.BigInteger)
+    return sa.case((asks, later(bound, -to_ask)), else_=bound)
+
+
+def kept_with(
     unpaid: sa.FromClause, deadline: sa.ColumnElement[datetime]
 ) -> sa.ColumnElement[datetime]:
-    """Until when an attempt keeps the order, once its deadline has moved: later by as much."""
-    delay = sa.func.greatest(
-        deadline - unpaid.c.expires_at, sa.literal_column("interval '0'", sa.Interval)
-    )
-    return sa.type_coerce(unpaid.c.kept_until + delay, Instant)
+    """Until when an order is kept, if it is, once its deadline has moved."""
+    return sa.case((unpaid.c.kept_until.is_not(None), bound_of(deadline)))
 
 
-def end_attempts(step: Step, ended: sa.FromClause) -> None:
+def end_attempts(
+    step: Step, ended: sa.FromClause, last: sa.ColumnElement[datetime] | None = None
+) -> None:
     """End the open attempts of orders that this statement ended, so that they are closed soon.
 
-    Those that are locked are being settled. An order that expires has none: they keep it until they end.
+    Of orders whose deadline it moved, have them end by ``last``. Those that are locked are being settled.
+    An order that expires has none: they keep it until they end.
     """
     concerned = sa.select(ended.c.order_id).where(ended.c.kept_until.is_not(None))
-    attempts = payment_attempts.c
+    attempts, last = payment_attempts.c, now() if last is None else last
     left = step(
         "attempts_left",
         sa.select(attempts.id)
         .where(
             one_of(attempts.order_id, concerned),
-            sa.case((attempts.settled_at.is_(None), attempts.ends_at > now()), else_=sa.false()),
+            sa.case((attempts.settled_at.is_(None), attempts.ends_at > last), else_=sa.false()),
         )
         .with_for_update(skip_locked=True),
     )
@@ -76,5 +94,13 @@ def end_attempts(step: Step, ended: sa.FromClause) -> None:
         "attempts_ended",
         sa.update(payment_attempts)
         .where(one_of(attempts.id, sa.select(left.c.id)))
-        .values(ends_at=now()),
+        .values(ends_at=last),
     )
+
+
+def move_attempts(step: Step, moved: sa.FromClause) -> None:
+    """Have no attempt outlast what keeps its order, whose deadline this statement moved."""
+    attempts = payment_attempts.c
+    kept_until = sa.select(moved.c.kept_until).where(moved.c.order_id == attempts.order_id)
+    bound = kept_until.correlate(payment_attempts).scalar_subquery()
+    end_attempts(step, moved, last_end(attempts.asks, bound))

@@ -117,12 +117,19 @@ class Till:
 
 
 @pytest.fixture
+def most_seconds() -> int:
+    """How long attempts may keep an order beyond its deadline."""
+    return 1800
+
+
+@pytest.fixture
 def till(
     migrated_url: str,
     valkey: Valkey,
     redis_client: redis.Redis,  # noqa: ARG001  empties it
+    most_seconds: int,
 ) -> Iterator[Till]:
-    with serving(migrated_url, valkey.url) as api:
+    with serving(migrated_url, valkey.url, attempts_at_most_seconds=most_seconds) as api:
         yield Till(api)
 
 
@@ -224,36 +231,45 @@ def test_an_order_has_only_so_many_open_attempts(till: Till) -> None:
     assert till.open(order_id, "another").status_code == 201
 
 
-def test_an_attempt_moves_with_the_deadline(till: Till) -> None:
+@pytest.mark.parametrize("most_seconds", [200])
+@pytest.mark.parametrize("minutes", [[70], [70, 2, 1000, 70], [1000, 2], [2]])
+def test_the_bound_counts_from_the_deadline_in_force(till: Till, minutes: list[int]) -> None:
     till.asks()
     order_id = till.place(timeout_seconds=600)
     till.open(order_id)
-    deadline = datetime.fromisoformat(
-        content(till.api.send("GET", f"/v1/orders/{order_id}"))["expires_at"]
-    )
-    later = (deadline + timedelta(hours=1)).isoformat()
-    extended = till.api.send(
-        "PATCH", f"/v1/orders/{order_id}", {"expires_at": later}, headers={"If-Match": "*"}
-    )
-    assert extended.status_code == 200
-    till.pass_(600 + 3600 + 1799)
-    assert till.expire(order_id)
-    till.pass_(2)
+    till.gateway.answers = [Unknown()]
+    now = datetime.now(UTC)
+    for each in minutes:
+        deadline = (now + timedelta(minutes=each)).isoformat()
+        extended = till.api.send(
+            "PATCH", f"/v1/orders/{order_id}", {"expires_at": deadline}, headers={"If-Match": "*"}
+        )
+        assert extended.status_code == 200
+    till.pass_(MINUTE * minutes[-1] + 190)
+    assert till.settle(), "its provider is asked before it is cancelled"
+    assert (till.gateway.asked, [*till.expire(order_id)]) == (["tx-1"], [order_id])
+    till.pass_(20)
+    assert till.settle() == {}
     assert till.expire(order_id) == {}
+    assert (till.status(order_id), till.outcomes(order_id)) == ("cancelled", ["unknown"])
 
 
+@pytest.mark.parametrize("most_seconds", [60, 1800])
 @pytest.mark.parametrize("seed", range(rounds(5, 50)))
-def test_no_attempt_ends_after_what_keeps_its_order(till: Till, seed: int) -> None:
+def test_no_attempt_ends_after_what_keeps_its_order(
+    till: Till, seed: int, most_seconds: int
+) -> None:
     """So an order that expires has no attempt that is still to be ended."""
     till.asks()
     till.services.providers.add("customer", "card")  # which cannot be asked
     till.gateway.answers = [Unknown(), Closed(), Unknown(), GatewayUnavailable()]
     rng, order_id, names = random.Random(seed), till.place(timeout_seconds=1800), range(4)
     outlasts = payment_attempts.c.ends_at > unpaid_orders.c.kept_until
+    bound = unpaid_orders.c.expires_at + timedelta(seconds=most_seconds)
     left = sa.select(payment_attempts.c.id).where(
         payment_attempts.c.order_id == unpaid_orders.c.order_id,
         payment_attempts.c.settled_at.is_(None),
-        outlasts | unpaid_orders.c.kept_until.is_(None),
+        outlasts | unpaid_orders.c.kept_until.is_(None) | (unpaid_orders.c.kept_until > bound),
     )
 
     def open_one() -> None:
@@ -265,7 +281,7 @@ def test_no_attempt_ends_after_what_keeps_its_order(till: Till, seed: int) -> No
         till.bank.report("payment.failed", order_id=order_id, reference=f"tx-{rng.choice(names)}")
 
     def move() -> None:
-        deadline = datetime.now(UTC) + timedelta(seconds=rng.randint(60, 3000))
+        deadline = datetime.now(UTC) + timedelta(seconds=rng.choice([5, 60, 3000, 80_000]))
         path, body = f"/v1/orders/{order_id}", {"expires_at": deadline.isoformat()}
         till.api.send("PATCH", path, body, headers={"If-Match": "*"})
 

@@ -26,7 +26,7 @@ from orders.freezes.flow import thaw_flow
 from orders.freezes.giving_back import GivenBack, GivingBack
 from orders.freezes.service import MOST_IN_FORCE, Freezes
 from orders.http.schemas.types import rfc3339
-from orders.order.domain import Order
+from orders.order.domain import Order, Timeouts
 from orders.sql.database import autocommit
 from orders.sql.expressions import later, now
 from orders.sql.freeze_tables import freezes
@@ -60,7 +60,9 @@ def end(shop: Shop, *which: Freeze, ms_ago: int = 0) -> None:
 def give_back(shop: Shop, freeze: Freeze) -> GivenBack | None:
     """One batch."""
     with autocommit(shop.engine) as connection:
-        giving_back = GivingBack(shop.scheduler, RecordingScheduler(), reminders=True)
+        giving_back = GivingBack(
+            shop.scheduler, RecordingScheduler(), Timeouts(1800, 1, 86_400), reminders=True
+        )
         return giving_back.batch(connection, freeze.id)
 
 

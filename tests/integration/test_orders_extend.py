@@ -165,7 +165,7 @@ def test_an_extension_is_decided_when_it_has_the_lock(shop: Shop) -> None:
 
     order = shop.place()
     with waiting(shop, partial(extend, shop, order, deadline)) as (other, found):
-        both = {"versions": " 1 ", "bounds_ms": (0, 10**9)}
+        both = {"versions": " 1 ", "bounds_ms": (0, 10**9), "kept_ms": 0}
         assert OrderRepository(other).extend(order.id, shop.client, expires_at=deadline, **both)  # type: ignore[arg-type]
     assert isinstance(found[0], PreconditionFailed)
 

@@ -526,8 +526,8 @@ def test_an_order_without_a_row_is_left_alone(shop: Shop) -> None:
         repository = OrderRepository(connection)
         assert repository.cancel(order.id, shop.client) is None
         deadline = order.created_at + timedelta(hours=1)
-        bounds: Any = {"versions": "*", "expires_at": deadline, "bounds_ms": (1, 86_400_000)}
-        assert repository.extend(order.id, shop.client, **bounds) is None
+        bounds: Any = {"expires_at": deadline, "bounds_ms": (1, 86_400_000), "kept_ms": 0}
+        assert repository.extend(order.id, shop.client, versions="*", **bounds) is None
         assert repository.unpaid(shop.client, 9) == Unpaid(0, 0)
         assert repository.oldest_overdue_ms() == 0
     assert shop.tables() == before

@@ -30,7 +30,7 @@ from orders.errors import (
 from orders.freezes.giving_back import GivingBack
 from orders.freezes.service import Freezes
 from orders.ops import repository as ops
-from orders.order.domain import CancelledOrder, Entry
+from orders.order.domain import CancelledOrder, Entry, Timeouts
 from orders.order.feed import Feed
 from orders.order.limits import Unpaid
 from orders.order.repository import OrderRepository, read_order
@@ -368,7 +368,8 @@ def test_freezes_need_no_statistics(shops: Shops, frozen: list[str]) -> None:
         assert len(held.page(page_size=PAGE)) == PAGE
         held.thaw(frozen[0], by="b")
         with autocommit(shop.engine) as connection:
-            giving_back = GivingBack(shop.scheduler, RecordingScheduler())
+            timeouts = Timeouts(1800, 1, 86_400)
+            giving_back = GivingBack(shop.scheduler, RecordingScheduler(), timeouts)
             given = giving_back.batch(connection, frozen[0])
         assert given is not None
         assert len(given.extended) == 500

@@ -31,7 +31,7 @@ from orders.config import Settings
 from orders.errors import OrderError
 from orders.freezes.giving_back import GivingBack
 from orders.freezes.service import Freezes
-from orders.order.domain import Order
+from orders.order.domain import Order, Timeouts
 from orders.order.payments import PaymentResult
 from orders.providers.service import Providers
 from orders.sql.database import autocommit
@@ -194,7 +194,9 @@ class Scene:
         if not freeze_id:
             return
         self.freezes.thaw(freeze_id, by="a test")
-        giving_back = GivingBack(self.shop.scheduler, RecordingScheduler())
+        giving_back = GivingBack(
+            self.shop.scheduler, RecordingScheduler(), Timeouts(1800, 1, 86_400)
+        )
 
         def gives_back() -> bool:
             with autocommit(self.shop.engine) as connection:
