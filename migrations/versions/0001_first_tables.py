@@ -211,6 +211,7 @@ CREATE TABLE payment_entries (
   amount_minor bigint NOT NULL,
   at timestamptz NOT NULL,
   key_id uuid,
+  failed_at timestamptz,
   CONSTRAINT pk_payment_entries PRIMARY KEY (client_id, provider, kind, reference),
   CONSTRAINT fk_payment_entries_payment_id FOREIGN KEY(payment_id) REFERENCES payments (id)
 );

@@ -130,7 +130,7 @@ def _recorded(services: Services, sender: Sender, report: ReportIn) -> Outcome:
         of = (sender.client_id, sender.provider, data.pop("payment_reference"))
         entry = Entry(**data, kind=ENTRIES[message.type])
         paid = orders.enter_by_reference(*of, entry)
-        outcome = "refunded" if entry.kind == "refund" else "disputed"
+        outcome = {"refund": "refunded", "failed": "failed"}.get(entry.kind, "disputed")
     return Outcome("replayed" if paid.replayed else outcome, paid.payment.id)
 
 

@@ -60,6 +60,8 @@ class EventType(StrEnum):
     REFUND_DUE = "payment.refund_due"
     #: Some or all of the money that was due back was sent.
     REFUNDED = "payment.refunded"
+    #: A refund that was recorded did not arrive: of money that was due back, it is due again.
+    REFUND_FAILED = "payment.refund_failed"
     DISPUTED = "payment.disputed"
 
 
@@ -175,7 +177,7 @@ class Entry(NamedTuple):
     amount_minor: int | None = None
     #: If given, the payment's.
     currency: str | None = None
-    #: refund; or of a dispute, opened, won or lost.
+    #: refund, or failed if the refund did; or of a dispute, opened, won or lost.
     kind: str = "refund"
 
 

@@ -74,7 +74,10 @@ class Payments(Transactional[OrderRepository]):
 
     @retried
     def enter(self, client_id: str, payment_id: str, entry: Entry) -> PaymentResult:
-        """Record a refund or a dispute, once for each reference. Raises as `refund` does."""
+        """Record a refund, its failure, or a dispute, once for each reference. Raises as `refund` does.
+
+        A refund that has failed is not made good by a report of it that comes later.
+        """
         with self._autocommit() as repository:
             recorded = repository.enter(entry, payment_id, client_id)
             payment = repository.own_payment(payment_id, client_id)
@@ -89,10 +92,11 @@ class Payments(Transactional[OrderRepository]):
                     entry.currency or payment.currency,
                 )
                 same = (known.amount_minor, payment.currency)
-                if payment.id != known.payment_id or given != same:
+                if payment.id != known.payment_id or (given != same and not known.failed_at):
                     raise ReferenceReused
                 return PaymentResult(payment, replayed=True)
-        self._observe(EventType.REFUNDED if entry.kind == "refund" else EventType.DISPUTED)
+        observed = {"refund": EventType.REFUNDED, "failed": EventType.REFUND_FAILED}
+        self._observe(observed.get(entry.kind, EventType.DISPUTED))
         return PaymentResult(payment, replayed=False)
 
     def enter_by_reference(

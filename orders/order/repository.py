@@ -425,15 +425,14 @@ class OrderRepository(Statements):
         return self.page(PAYMENT, LIST_PAYMENTS_OF_ORDER, page_size, after, for_order=order_id)
 
     def enter(self, entry: Entry, payment_id: str, client_id: str) -> bool:
-        """Record a refund or a dispute; whether it was recorded."""
+        """Record a refund, its failure, or a dispute; whether it was recorded."""
         rows = self._do(
-            entries.enter,
+            entries.fail if entry.kind == "failed" else entries.enter,
             for_id=payment_id,
             for_client=client_id,
-            for_kind=entry.kind,
-            for_reference=entry.reference,
             for_amount=entry.amount_minor,
             for_currency=entry.currency,
+            **_named(entry),
         )
         return bool(rows)
 
@@ -443,8 +442,7 @@ class OrderRepository(Statements):
             GET_ENTRY,
             for_client=client_id,
             for_provider=of.provider,
-            for_kind=entry.kind,
-            for_reference=entry.reference,
+            **_named(entry),
         ).one_or_none()
 
     # -- for metrics --
@@ -470,6 +468,12 @@ class OrderRepository(Statements):
             OrderEvent(row.sequence, EventType(row.type), row.at, data_of(row), row.key_id)
             for row in self.run(LIST_EVENTS, **values)
         ]
+
+
+def _named(entry: Entry) -> dict[str, str]:
+    """What an entry is known by. The failure of a refund is noted with the refund."""
+    kind = "refund" if entry.kind == "failed" else entry.kind
+    return {"for_kind": kind, "for_reference": entry.reference}
 
 
 def order_of(row: sa.Row[Any]) -> Order:

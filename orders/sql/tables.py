@@ -265,6 +265,7 @@ payment_entries = sa.Table(
     sa.Column("amount_minor", sa.BigInteger, nullable=False),
     sa.Column("at", Instant, nullable=False),
     sa.Column("key_id", Id),  # the API key's
+    sa.Column("failed_at", Instant),  # a refund: its money did not leave
 )
 # Looked up for each payment that is deleted.
 sa.Index("ix_payment_entries_payment", payment_entries.c.payment_id)

@@ -14,7 +14,9 @@ PAID = Counter("orders_paid", "Orders that were paid, or cost nothing.")
 CANCELLED = Counter("orders_cancelled", "Orders cancelled, by reason.", ["reason"])
 EXTENDED = Counter("orders_extended", "Deadlines moved to give time back after a freeze.")
 PAYMENTS = Counter(
-    "orders_payments", "Payments by the status that they got; refunds; disputes.", ["status"]
+    "orders_payments",
+    "Payments by the status that they got; refunds, and those that failed; disputes.",
+    ["status"],
 )
 PAID_IN_TIME = Counter(
     "orders_paid_in_time",
@@ -25,7 +27,7 @@ WEBHOOKS = Counter("orders_webhooks", "Attempts to send a webhook, by outcome.",
 # Zero, rather than absent, before the first event of a kind: otherwise a rate misses that event.
 for reason in CancelReason:
     CANCELLED.labels(reason)
-for status in (*PaymentStatus, "disputed"):
+for status in (*PaymentStatus, "refund_failed", "disputed"):
     PAYMENTS.labels(status)
 for outcome in ("delivered", "failed", "dead"):
     WEBHOOKS.labels(outcome)

@@ -127,11 +127,11 @@ _ends_wrong = sa.or_(
     _payments(payments.c.reason.is_(None))
     != sa.case((_newest.c.total_minor > 0, _is_paid), else_=0),
 )
-_sent = sa.select(
-    sa.func.sum(sa.cast(order_events.c.data.op("->>")("refund_amount_minor"), sa.BigInteger))
-).where(
+_amount = sa.cast(order_events.c.data.op("->>")("refund_amount_minor"), sa.BigInteger)
+_failed = order_events.c.type == "payment.refund_failed"
+_sent = sa.select(sa.func.sum(sa.case((_failed, -_amount), else_=_amount))).where(
     order_events.c.order_id == _newest.c.id,
-    order_events.c.type.in_(["payment.refunded", "order.refunded"]),
+    _failed | order_events.c.type.in_(["payment.refunded", "order.refunded"]),
 )
 _returned = sa.select(sa.func.sum(payments.c.refunded_minor)).where(
     payments.c.order_id == _newest.c.id

@@ -259,6 +259,8 @@ def _refunds(history: History) -> Iterable[Violation]:
             due[event.data["payment_id"]] += 1
         if event.type in ("payment.refunded", "order.refunded"):
             sent[event.data["payment_id"]] += event.data["refund_amount_minor"]
+        if event.type == "payment.refund_failed":
+            sent[event.data["payment_id"]] -= event.data["refund_amount_minor"]
     statuses = {}
     for row in history.payments:
         statuses[row.id] = row.status

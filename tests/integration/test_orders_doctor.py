@@ -20,6 +20,7 @@ from orders.config import Settings
 from orders.errors import StorageUnavailable
 from orders.freezes.service import Freezes
 from orders.freezes.signs import CLOCK
+from orders.order.domain import Entry
 from orders.providers.domain import Sender
 from orders.providers.service import Providers
 from orders.queues import QUEUES
@@ -58,12 +59,14 @@ def execute(engine: sa.Engine, *statements: str) -> None:
 
 @pytest.fixture
 def busy(shop: Shop) -> Shop:
-    """Orders of each kind, a refund due and a refund sent, in an analysed database."""
+    """Orders of each kind, a refund due, one sent and one that failed, in an analysed database."""
     shop.stock("cup", 10)
     shop.place(tea=3, cup=1)
     paid, cancelled, expired = shop.place(tea=2), shop.place(cup=1), shop.place(tea=1)
     applied = shop.pay(paid).payment
     shop.service.refund(shop.client, applied.id, reference="re-0", amount_minor=1)
+    shop.service.refund(shop.client, applied.id, reference="re-2", amount_minor=1)
+    shop.service.enter(shop.client, applied.id, Entry("re-2", kind="failed"))
     shop.pay(paid)
     shop.service.cancel(shop.client, cancelled.id)
     late = shop.pay(cancelled).payment
@@ -285,9 +288,13 @@ def test_beyond_what_is_read_only_too_little_reserved_is_told(
         ),
         (sa.text("DELETE FROM order_events WHERE type = 'payment.refunded'"), "its refunds"),
         (sa.text("DELETE FROM order_events WHERE type = 'order.refunded'"), "its refunds"),
+        (
+            sa.text("DELETE FROM order_events WHERE type = 'payment.refund_failed'"),
+            "its refunds",
+        ),
         (sa.text("UPDATE payments SET refunded_minor = 2 WHERE refunded_minor = 1"), "its refunds"),
     ],
-    ids=["no ending", "a row and an ending", "another ending", "a payment", "early", "a refund", "a part", "a sum"],
+    ids=["no ending", "a row and an ending", "another ending", "a payment", "early", "a refund", "a part", "a failure", "a sum"],
 )  # fmt: skip
 def test_an_order_that_contradicts_itself(busy: Shop, wrong: Any, text: str) -> None:
     with writing(busy.engine) as connection:

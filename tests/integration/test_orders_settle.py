@@ -20,6 +20,7 @@ from orders.errors import (
 )
 from orders.order.domain import CancelledOrder, Entry, Order, OrderStatus, Payment
 from orders.order.limits import Unpaid
+from orders.order.payments import PaymentResult
 from orders.order.repository import OrderRepository
 from orders.sql.database import reading
 from orders.sql.ids import new_id
@@ -202,13 +203,17 @@ def back(reference: str, amount_minor: int, refunded_minor: int) -> dict[str, An
     }
 
 
+def refundable(shop: Shop, kind: str) -> Payment:
+    """A payment whose refunds are events of this kind."""
+    if kind == "payment.refunded":
+        return due(shop)
+    shop.stock()
+    return shop.pay(shop.place()).payment
+
+
 @pytest.mark.parametrize("kind", ["order.refunded", "payment.refunded"])
 def test_refunds_of_parts_add_up_to_the_payment(shop: Shop, kind: str) -> None:
-    if kind == "order.refunded":
-        shop.stock()
-        payment = shop.pay(shop.place()).payment
-    else:
-        payment = due(shop)
+    payment = refundable(shop, kind)
     refund = partial(shop.service.refund, shop.client, payment.id)
     one = refund(reference="re-1", amount_minor=1, currency="EUR").payment
     assert one == replace(
@@ -239,6 +244,61 @@ def test_refunds_of_parts_add_up_to_the_payment(shop: Shop, kind: str) -> None:
     assert after.refunded_minor == (250 if paid else 0)
     listed = {order.id: order for order in shop.service.orders(shop.client, page_size=9)}
     assert listed[order.id] == after
+
+
+@pytest.mark.parametrize("kind", ["order.refunded", "payment.refunded"])
+def test_what_a_failed_refund_was_of_can_be_refunded_again(shop: Shop, kind: str) -> None:
+    payment = refundable(shop, kind)
+    refund = partial(shop.service.refund, shop.client, payment.id)
+
+    def fail(reference: str, amount: int | None = None) -> PaymentResult:
+        entry = Entry(reference, amount, kind="failed")
+        return shop.service.enter(shop.client, payment.id, entry)
+
+    refund(reference="re-1", amount_minor=100)
+    assert refund(reference="re-2").payment.status == "refunded"
+    failed = fail("re-2")
+    assert failed == (replace(payment, refunded_minor=100), False), "as it was, but for the other"
+    before = shop.tables()
+    for again in (fail("re-2"), fail("re-2", 150), refund(reference="re-2")):
+        assert again == (failed.payment, True)
+    with pytest.raises(ReferenceReused):
+        fail("re-1", 99)
+    assert shop.tables() == before
+    last = refund(reference="re-3").payment
+    assert (last.status, last.refunded_minor) == ("refunded", 250)
+    order = shop.service.order(shop.client, payment.order_id)
+    assert order.refunded_minor == (250 if kind == "order.refunded" else 0)
+    assert fail("re-1").payment == replace(last, status=payment.status, refunded_minor=150), (
+        "the latest has not failed"
+    )
+    events = shop.service.events(shop.client, payment.order_id, after_id=0, page_size=9)
+    assert [(event.type, event.data) for event in events[-5:]] == [
+        (kind, {**money(payment), **back("re-1", 100, 100)}),
+        (kind, {**money(payment), **back("re-2", 150, 250)}),
+        ("payment.refund_failed", {**money(payment), **back("re-2", 150, 100)}),
+        (kind, {**money(payment), **back("re-3", 150, 250)}),
+        ("payment.refund_failed", {**money(payment), **back("re-1", 100, 150)}),
+    ]
+
+
+def test_a_refund_that_failed_before_it_was_reported_changes_nothing(shop: Shop) -> None:
+    payment, other = due(shop), due(shop, "later")
+    entry = Entry("re-1", kind="failed")
+    before = shop.service.events(shop.client, payment.order_id, after_id=0, page_size=9)
+    for replayed in (False, True):
+        assert shop.service.enter(shop.client, payment.id, entry) == (payment, replayed)
+    for amount in (None, 100):
+        refunded = shop.service.refund(
+            shop.client, payment.id, reference="re-1", amount_minor=amount
+        )
+        assert refunded == (payment, True)
+    after = shop.service.events(shop.client, payment.order_id, after_id=0, page_size=9)
+    assert after == before
+    with pytest.raises(ReferenceReused):
+        shop.service.enter(shop.client, other.id, entry)
+    with pytest.raises(WrongCurrency):
+        shop.service.enter(shop.client, other.id, Entry("re-2", currency="USD", kind="failed"))
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,26 @@ def test_a_provider_refunds_parts_of_what_paid_an_order(
     ]
 
 
+def test_a_refund_that_fails_later_is_due_again(
+    api: Api, provider: Provider, order_id: str
+) -> None:
+    api.send("POST", f"/v1/orders/{order_id}/cancel")
+    assert outcome(provider.paid(order_id)) == "refund_due"
+    failed = ("tx-1", "re-1", "refund.failed")
+    assert outcome(provider.refunded("tx-1")) == "refunded"
+    assert outcome(provider.refunded(*failed)) == "failed"
+    assert outcome(provider.refunded(*failed)) == "replayed"
+    assert outcome(provider.refunded("tx-1")) == "replayed", "its report comes again"
+    due: Any = api.send("GET", "/v1/payments?status=refund_due").json
+    assert [each["refunded_minor"] for each in due["data"]] == [0]
+    assert outcome(provider.refunded("tx-1", "re-2", amount_minor=250.0)) == "refunded"
+    page: Any = api.send("GET", f"/v1/orders/{order_id}/events").json
+    assert [event["type"] for event in page["data"][3:]] == [
+        *("payment.refunded", "payment.refund_failed", "payment.refunded"),
+    ]
+    assert inbox(api) == []
+
+
 def test_a_refund_before_its_payment_is_taken_when_it_returns(
     api: Api, provider: Provider, order_id: str
 ) -> None:

@@ -353,8 +353,8 @@ class EventOut(Out):
 
     type: str = Field(
         description="order.created, order.extended, order.paid, order.cancelled, order.refunded, "
-        "payment.refund_due, payment.refunded or payment.disputed. More types may come: ignore those "
-        "that you do not know.",
+        "payment.refund_due, payment.refunded, payment.refund_failed or payment.disputed. More types may "
+        "come: ignore those that you do not know.",
         examples=["order.cancelled"],
         json_schema_extra={"pattern": "^[a-z]+\\.[a-z_]+$", "maxLength": 30},
     )

@@ -34,7 +34,7 @@ from orders.sql.ids import UUID
 PAYMENT, OTHER = "payment.succeeded", "other"
 PENDING, FAILED = "payment.pending", "payment.failed"
 #: By the type of a message, the kind of the entry that it reports.
-ENTRIES = {"refund.succeeded": "refund"} | {
+ENTRIES = {"refund.succeeded": "refund", "refund.failed": "failed"} | {
     f"dispute.{kind}": kind for kind in ("opened", "won", "lost")
 }
 
@@ -160,10 +160,13 @@ class PaymentFailed(Report):
 
 
 class EntryReported(Report):
-    """All or some of a payment was sent back, or its payer disputes it."""
+    """All or some of a payment was sent back, or was not after all; or its payer disputes it."""
 
     type: Annotated[
-        Literal["refund.succeeded", "dispute.opened", "dispute.won", "dispute.lost"], Kind
+        Literal[
+            "refund.succeeded", "refund.failed", "dispute.opened", "dispute.won", "dispute.lost"
+        ],
+        Kind,
     ]
     data: EntryReport
 
