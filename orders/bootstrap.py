@@ -9,7 +9,6 @@ from wsgiref.types import WSGIApplication
 
 import redis
 import sqlalchemy as sa
-import structlog
 
 from orders.attempts.service import Attempts
 from orders.caches import SharedRead
@@ -20,6 +19,7 @@ from orders.errors import ServerBusy, SettingsInvalid, StockBusy, StorageUnavail
 from orders.freezes.giving_back import GivingBack
 from orders.freezes.guard import Guard, Limits
 from orders.freezes.service import Freezes
+from orders.log import log
 from orders.order.bulkhead import Bulkhead
 from orders.order.domain import Timeouts
 from orders.order.feed import Feed
@@ -41,9 +41,6 @@ from worker.records import TablePauses
 from worker.watch.logs import configure_logging
 from worker.watch.monitoring import MonitoringServer, PortUnavailable
 from worker.watch.tracing import TracingUnavailable, configure_tracing, wanted
-
-log = structlog.get_logger("orders")
-
 
 #: How long /readyz repeats what it found.
 READY_SECONDS = 1.0

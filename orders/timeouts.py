@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 import sqlalchemy as sa
-import structlog
 
 from orders.attempts.flow import attempt_flow
 from orders.bootstrap import Services, bootstrap, counting, guard_of, tracing
@@ -14,6 +13,7 @@ from orders.config import Settings
 from orders.errors import StorageUnavailable
 from orders.freezes.flow import frozen, thaw_flow
 from orders.freezes.guard import Guard
+from orders.log import log
 from orders.order.domain import CancelledOrder
 from orders.order.service import Report
 from orders.order.sparing import spared
@@ -29,8 +29,6 @@ from orders.watch.traces import NO_TRACES, Traces
 from orders.webhooks.flow import webhook_flow
 from worker import Backoff, DeadLetter, Flow, Outcome, Task, Unavailable
 from worker.records import Records
-
-log = structlog.get_logger("orders")
 
 #: Larger batches, which only a backlog makes, log each order only at LOG_LEVEL=debug: writing 500
 #: lines takes as long as cancelling 500 orders.

@@ -13,11 +13,11 @@ from .errors import FATAL
 REMIND_SECONDS = 60.0
 
 
-class _Log:
+class Log:
     """A logger of structlog whose errors are dropped: standard output may be a full disk or a closed pipe."""
 
-    def __init__(self) -> None:
-        self._logger = structlog.get_logger("worker")
+    def __init__(self, name: str) -> None:
+        self._logger = structlog.get_logger(name)
 
     def __getattr__(self, level: str) -> Callable[..., None]:
         def write(event: str, **fields: Any) -> None:
@@ -36,7 +36,7 @@ class _Log:
         return write
 
 
-log = _Log()
+log = Log("worker")
 
 
 class Reminder:

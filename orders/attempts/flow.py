@@ -9,21 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import sqlalchemy as sa
-import structlog
 
 from orders.attempts.circuit import Circuit
 from orders.attempts.domain import DueAttempt, Gateway, Paid, Unknown
 from orders.attempts.gateway import HttpGateway
 from orders.bootstrap import Services
 from orders.errors import GatewayUnavailable, OrderError, StorageUnavailable
+from orders.log import log
 from orders.outages import outages
 from orders.queues import ATTEMPT_QUEUE
 from orders.sql.freeze_tables import payment_attempts, queue_pauses
 from orders.webhooks.sender import WebhookSender
 from worker import Backoff, DelayQueue, Flow, NotDue, Outcome, Retry, Task
 from worker.records import Records
-
-log = structlog.get_logger("orders")
 
 #: How many attempts a worker closes at a time, and how many of them at one provider.
 THREADS, MOST_AT_ONE = 4, 2

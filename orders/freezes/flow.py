@@ -4,18 +4,16 @@ import time
 from collections.abc import Mapping
 
 import sqlalchemy as sa
-import structlog
 
 from orders.bootstrap import Services
 from orders.freezes.service import Freezes
+from orders.log import log
 from orders.order.sparing import IN_FORCE
 from orders.outages import outages
 from orders.queues import FREEZE_QUEUE
 from orders.sql.freeze_tables import freezes, queue_pauses
 from worker import DelayQueue, Flow, Outcome, Retry, Task
 from worker.records import Records
-
-log = structlog.get_logger("orders")
 
 #: More freezes are not named.
 MOST_NAMED = 3

@@ -13,16 +13,14 @@ from datetime import UTC, datetime
 from uuid import NAMESPACE_OID, uuid5
 
 import sqlalchemy as sa
-import structlog
 
 from orders.errors import FreezeNotFound, KeyReused, StorageUnavailable
 from orders.freezes.clock import ClockWatch, Look, uptime_ms
 from orders.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, FreezeState
 from orders.freezes.service import Freezes
 from orders.freezes.signs import CLOCK, DOOR, Signs
+from orders.log import log
 from orders.sql.errors import translated
-
-log = structlog.get_logger("orders")
 
 #: Before orders are cancelled, the last look must be no older.
 FRESH_MS = 3000.0

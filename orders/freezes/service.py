@@ -12,8 +12,6 @@ on, whatever becomes of Redis and the workers. When it has ended, a flow gives t
 from datetime import datetime
 from typing import NamedTuple
 
-import structlog
-
 from orders.errors import (
     ClientNotFound,
     FreezeEnded,
@@ -23,12 +21,11 @@ from orders.errors import (
 )
 from orders.freezes import repository
 from orders.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, Freeze
+from orders.log import log
 from orders.sql.errors import retried
 from orders.sql.ids import new_id
 from orders.sql.statements import LAST, Position
 from orders.sql.transactions import Service
-
-log = structlog.get_logger("orders")
 
 #: Orders beyond this number are not counted.
 MOST_COUNTED = 10_000

@@ -6,18 +6,16 @@ from datetime import datetime
 from typing import NamedTuple
 
 import sqlalchemy as sa
-import structlog
 from sqlalchemy.dialects.postgresql import insert
 
 from orders.errors import StorageUnavailable
+from orders.log import log
 from orders.order.sparing import IN_FORCE
 from orders.sql.expressions import Id, clock, later, now, text_literal
 from orders.sql.freeze_tables import api_signs, freezes
 from orders.sql.ids import new_id
 from orders.sql.statements import made_of
 from orders.sql.transactions import Service
-
-log = structlog.get_logger("orders")
 
 #: How often an API process says that it serves, in one statement.
 SIGN_SECONDS = 1.0

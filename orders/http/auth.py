@@ -3,15 +3,13 @@
 from collections.abc import Collection
 from typing import Any
 
-import structlog
 from flask import current_app, g, request
 
 from orders.bootstrap import Services
 from orders.clients.domain import Client, parted
 from orders.errors import Forbidden, Unauthorized
+from orders.log import log
 from orders.sql.acting import KEY_ID
-
-log = structlog.get_logger("orders")
 
 
 def check_scopes(client: Client, scopes: Collection[str]) -> None:

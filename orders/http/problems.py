@@ -4,15 +4,13 @@ import re
 from http import HTTPStatus
 from typing import Any
 
-import structlog
 from flask import Flask, Response, current_app, request
 from werkzeug.exceptions import HTTPException
 from werkzeug.http import HTTP_STATUS_CODES
 
 from orders import errors
 from orders.errors import OrderError
-
-log = structlog.get_logger("orders")
+from orders.log import log
 
 #: The status of each kind of error. All others are bugs: 500.
 STATUS: dict[type[OrderError], int] = {

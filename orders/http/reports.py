@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-import structlog
 from pydantic import TypeAdapter, ValidationError
 from werkzeug.exceptions import BadRequest
 
@@ -37,10 +36,9 @@ from orders.http.schemas.providers import (
     ReportIn,
 )
 from orders.http.strict_json import parse_object
+from orders.log import log
 from orders.order.domain import Entry
 from orders.providers.domain import ProviderMessage, Sender
-
-log = structlog.get_logger("orders")
 
 #: By the name of a field of any message, what it is if it names what the message is about.
 NAMES: dict[str, TypeAdapter[str]] = {

@@ -3,15 +3,12 @@
 import time
 from datetime import UTC, datetime
 
-import structlog
-
 from orders.bootstrap import Services
+from orders.log import log
 from orders.outages import outages
 from orders.queues import RETENTION_QUEUE
 from orders.sql.statements import FIRST
 from worker import Recurring, Retry, Task
-
-log = structlog.get_logger("orders")
 
 #: Once an hour. A run goes on for up to an hour, a batch at a time.
 CRON, HOUR_SECONDS = "0 * * * *", 3600

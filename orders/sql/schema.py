@@ -5,17 +5,15 @@ from importlib.resources import files
 from typing import NamedTuple
 
 import sqlalchemy as sa
-import structlog
 
 from orders.errors import SchemaOutdated, StorageReadOnly, StorageUnfit
+from orders.log import log
 from orders.sql.database import writing
 from orders.sql.errors import GRANT, MIGRATE, first_line
 from orders.sql.expressions import read_only
 from orders.sql.sequences import SEQUENCE
 from orders.sql.statements import Statements
 from orders.sql.tables import SCHEMA_VERSION, metadata
-
-log = structlog.get_logger("orders")
 
 
 class State(NamedTuple):

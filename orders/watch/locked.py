@@ -10,12 +10,10 @@ from datetime import datetime
 from typing import NamedTuple
 
 import sqlalchemy as sa
-import structlog
 
 from orders.errors import StorageUnavailable
+from orders.log import log
 from orders.sql.database import reading
-
-log = structlog.get_logger("orders")
 
 #: How long a lock is held, and an order overdue, before anybody is told: payments take milliseconds.
 LONG_MS = 1500

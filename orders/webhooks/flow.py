@@ -13,12 +13,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import structlog
-
 from orders.bootstrap import Services
 from orders.errors import QueueUnavailable, StorageUnavailable
 from orders.http.schemas.orders import OrderOut
 from orders.http.schemas.types import rfc3339
+from orders.log import log
 from orders.outages import outages
 from orders.queues import WEBHOOK_QUEUE, is_paused
 from orders.sql.ids import is_uuid
@@ -30,8 +29,6 @@ from orders.webhooks.signatures import signed
 from orders.webhooks.turns import Turn, Turns
 from worker import DeadLetter, DelayQueue, Due, Flow, NotDue, Outcome, Retry, Task
 from worker.log import Reminder
-
-log = structlog.get_logger("orders")
 
 #: How many subscriptions the sweep yields at a time.
 PAGE_SIZE = 500

@@ -46,7 +46,7 @@ orders.order
 orders.clients orders.stock
 orders.sql
 orders.caches orders.config
-orders.errors
+orders.errors orders.log
 orders
 worker.__main__
 worker.cli
@@ -85,6 +85,7 @@ ENGINE_ROOMS = tuple(
         "*.flow",
         "bootstrap",
         "cli",
+        "log",
         "ops.*",
         "outages",
         "queues",
@@ -100,6 +101,12 @@ EXPOSING = ("worker.watch.metrics", "worker.watch.exposure")
 
 RULES = [
     Rule("worker.*", never=("orders", *WEB)),
+    # The two logs, which show no local variables, and what is bound to them.
+    Rule(
+        "*",
+        never=("structlog",),
+        but_not=("worker.log", "worker.watch.logs", "orders.log", "orders.http.headers"),
+    ),
     # Whoever has no such library does without that module, and without nothing else.
     Rule("worker.*", never=SQL, but_not=("worker.records.*",)),
     Rule("worker.*", never=("click", "rich"), but_not=("worker.console", "worker.cli.*")),

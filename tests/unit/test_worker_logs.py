@@ -24,6 +24,7 @@ from devtools.processes import ROOT
 from orders.app import create_app
 from orders.config import Settings
 from orders.errors import SettingsInvalid
+from orders.http import problems
 from tests.clock import bound
 from tests.unit.engine import EVENT_KINDS
 from worker import Task, cli, events
@@ -396,16 +397,22 @@ def test_an_error_of_the_log_itself_is_dropped(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("level", ["warning", "exception"])
-def test_a_traceback_is_passed_on_as_text(level: str) -> None:
-    """Unless it is configured, structlog would show the local variables, and take minutes for a long one."""
+@pytest.mark.parametrize("written_to", [log, problems.log], ids=["worker", "orders"])
+def test_a_traceback_is_passed_on_as_text(written_to: Any, level: str) -> None:
+    """Unless it is configured, structlog would show the local variables, and follow causes in a circle for ever."""
     with capture_logs() as lines:
         try:
             dict[str, int]().pop("x")
         except KeyError as error:
-            getattr(log, level)("failed", **({"exc_info": error} if level == "warning" else {}))
+            error.__cause__ = ValueError("its cause")
+            error.__cause__.__cause__ = error
+            getattr(written_to, level)(
+                "failed", **({"exc_info": error} if level == "warning" else {})
+            )
     [line] = lines
     assert "exc_info" not in line
-    assert line["exception"].startswith("Traceback")
+    assert line["exception"].startswith("ValueError: its cause\n\nThe above exception")
+    assert line["exception"].count("KeyError: 'x'") == 1
 
 
 def test_a_handler_of_somebody_else_may_show_the_process() -> None:

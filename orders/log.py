@@ -1,0 +1,5 @@
+"""The service's log. Like the engine's it shows no local variables, however logging is configured."""
+
+from worker.log import Log
+
+log = Log("orders")
