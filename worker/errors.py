@@ -1,10 +1,19 @@
 """Everything the engine raises, as one tree. An exception's docstring is its message."""
 
+import threading
 from collections.abc import Iterable
 
-#: What ends the process when the application's code raises it. Everything else is a failure, even if it is no
-#: Exception, as asyncio's CancelledError, gevent's Timeout, or a panic in an extension written in Rust.
-FATAL = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
+def fatal() -> tuple[type[BaseException], ...]:
+    """What ends the process when the application's code raises it.
+
+    Everything else is a failure, even if it is no Exception, as asyncio's CancelledError, gevent's Timeout, or a panic
+    in an extension written in Rust. ``sys.exit()`` ends a process only from its main thread: elsewhere it is how
+    argparse, for example, reports an error.
+    """
+    if threading.current_thread() is threading.main_thread():
+        return (KeyboardInterrupt, SystemExit, GeneratorExit)
+    return (KeyboardInterrupt, GeneratorExit)
 
 
 class WorkerError(Exception):
@@ -19,7 +28,7 @@ def described(error: BaseException) -> str:
     """An error's type and message, without a SQL statement, even if its ``__str__`` raises."""
     try:
         message = str(error)
-    except FATAL:
+    except fatal():
         raise
     except BaseException:  # noqa: BLE001  a library's __str__ may raise anything
         message = "(it has no readable message)"

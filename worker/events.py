@@ -16,7 +16,7 @@ that thread. The first exception of a listener is logged, later ones are ignored
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .errors import FATAL
+from .errors import fatal
 from .flow import Task
 from .log import log
 
@@ -169,7 +169,7 @@ class Listeners:
         for listener in self._listeners:
             try:
                 listener(event)
-            except FATAL:
+            except fatal():
                 raise
             except BaseException:  # a listener must not stop the work
                 if id(listener) not in self._failed:

@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from .errors import FATAL
+from .errors import fatal
 
 #: How often what lasts is logged again.
 REMIND_SECONDS = 60.0
@@ -28,7 +28,7 @@ class Log:
                 # Tracebacks as text: structlog that is not configured shows local variables, such as payloads.
                 shown = structlog.processors.format_exc_info(None, level, fields)
                 getattr(self._logger, method)(event, **shown)
-            except FATAL:
+            except fatal():
                 raise
             except BaseException:  # noqa: BLE001, S110  structlog may ask the application's objects for their repr
                 pass

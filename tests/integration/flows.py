@@ -101,16 +101,6 @@ def slow() -> list[Flow]:
     return [Flow(name="slow", handler=one_at_a_time(work), lease_seconds=4)]
 
 
-def leaving() -> list[Flow]:
-    """Its sweep leaves the process as if all were well."""
-
-    def leave(_after: float | None, _before: float) -> Iterator[list[Due]]:
-        raise SystemExit
-        yield []
-
-    return [Flow(name="leaving", handler=lambda _: None, sweep=leave)]
-
-
 def dependent() -> list[Flow]:
     """Cannot work while the key `down` is there."""
     client = connect(os.environ["REDIS_URL"])
@@ -188,12 +178,12 @@ def hanging_sweep() -> list[Flow]:
 
 
 def torn() -> list[Flow]:
-    """Waits on the task block, and its sweep leaves once `leave` is there."""
+    """Waits on the task block, and its sweep ends its thread once `leave` is there."""
     client = connect(os.environ["REDIS_URL"])
 
     def sweep(_after: float | None, _before: float) -> Iterator[list[Due]]:
         if client.exists("leave"):
-            raise SystemExit
+            raise KeyboardInterrupt
         yield []
 
     return frail(lease_seconds=2, sweep=sweep, sweep_seconds=0.1)

@@ -223,16 +223,16 @@ def test_not_every_round_or_worker_reads_dead_letters(
 # -- the end -------------------------------------------------------------------------------
 
 
-def test_a_sweep_that_exits_ends_the_worker_with_an_error(valkey: Valkey) -> None:
+def test_a_thread_that_dies_ends_the_worker_with_its_error(valkey: Valkey) -> None:
     def leave(_after: float | None, _before: float) -> Iterator[list[Due]]:
-        raise SystemExit("enough")
+        raise KeyboardInterrupt("enough")
         yield []
 
     worker = Worker([Flow(name="leaving", handler=nothing, sweep=leave)], valkey.url)
     with ThreadPoolExecutor(1) as executor:
         end = executor.submit(worker.run)
         wait_until(end.done, "the worker to end")
-        with pytest.raises(SystemExit, match="enough"):
+        with pytest.raises(KeyboardInterrupt, match="enough"):
             end.result()
 
 

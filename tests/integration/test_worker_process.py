@@ -350,13 +350,6 @@ def test_a_worker_claims_nothing_before_its_probe_passes(
     assert handled_ids(redis_client) == ["a"]
 
 
-@pytest.mark.usefixtures("redis_client")
-def test_a_worker_whose_sweep_exits_ends_with_an_error_anyhow(start: Start, tmp_path: Path) -> None:
-    assert start("leaving").wait() == 1
-    message = (tmp_path / "worker.log").read_text().splitlines()[-1]
-    assert "One of its threads ended it: SystemExit" in message
-
-
 def test_a_worker_outlives_its_redis(tmp_path: Path, start: Start) -> None:
     log_each_write = ("--appendonly", "yes", "--appendfsync", "always")
     with (

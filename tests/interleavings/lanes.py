@@ -73,7 +73,7 @@ class Process:
         if self._way == "fail":
             raise RuntimeError("its work failed")
         if self._way == "exit":
-            raise SystemExit
+            raise KeyboardInterrupt
         answer = call()
         if self._way == "lose":
             raise redis.TimeoutError("no reply")
@@ -265,7 +265,7 @@ class ConsumerWorld(LaneWorld):
         consumer._begun = True  # no threads: the world says when leases are extended
         self.consumers[name] = consumer
         self._opened(name, process, consumer._lane.stations[0])
-        with suppress(ConsumerClosed, SystemExit):
+        with suppress(ConsumerClosed, KeyboardInterrupt):
             while True:
                 with suppress(RuntimeError), consumer.take(timeout_seconds=0) as task:
                     if task is not None:

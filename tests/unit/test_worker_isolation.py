@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from math import inf, log2, nan
 from typing import Any
@@ -539,13 +540,18 @@ class Panic(BaseException):
     """As an extension written in Rust raises it."""
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), Panic("index out of bounds")])
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError(), Panic("index out of bounds"), SystemExit(2)]
+)
 def test_an_error_that_is_no_exception_fails_its_task(error: BaseException) -> None:
+    """In a worker's thread, where sys.exit(), as argparse calls it, does not end the process."""
+
     def handler(tasks: Sequence[Task]) -> None:
         if "3" in _ids(tasks):
             raise error
 
-    results = _run(handler, _tasks(8))
+    with ThreadPoolExecutor(1) as executor:
+        results = executor.submit(_run, handler, _tasks(8)).result()
     assert results.failed == [(Task("3"), error)]
     assert _ids(results.done) == _ids(_tasks(8)) - {"3"}
 

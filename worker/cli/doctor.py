@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ..console import AS_JSON, print_json, shown, terminal
 from ..doctor import examine
-from ..errors import FATAL, described
+from ..errors import described, fatal
 from ..findings import Finding, Level, failure, quantity
 from ..flow import Flow
 from .options import Chosen, FlowsNotNamed, NoSuchQueue, examples, of_flows
@@ -53,7 +53,7 @@ def _findings(named: Chosen) -> Iterator[Finding]:
     except (FlowsNotNamed, NoSuchQueue):
         if named.target or not named.queue:
             raise
-    except FATAL:
+    except fatal():
         raise
     except BaseException as error:  # noqa: BLE001  such as settings that contradict each other
         advice = (

@@ -10,7 +10,6 @@ from http import HTTPStatus
 
 import click
 
-from ..errors import WorkerError, described
 from ..runtime.worker import Worker
 from ..watch.exposure import exposed
 from ..watch.logs import configure_logging
@@ -100,10 +99,7 @@ def _run_until_stopped(worker: Worker) -> None:
         leave = threading.Timer(EXIT_SECONDS, os._exit, [int(end.exception() is not None)])
         leave.daemon = True
         leave.start()
-        try:
-            end.result()
-        except SystemExit as error:  # raised in a thread: a failure, whatever its status
-            raise WorkerError(f"One of its threads ended it: {described(error)}") from error
+        end.result()
 
 
 def _restore_signals() -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 import redis
 
-from ..errors import FATAL, described
+from ..errors import described, fatal
 from ..findings import Finding, failure
 from ..flow import Flow
 from ..queue.delay_queue import DelayQueue
@@ -91,7 +91,7 @@ def _within(seconds: float, name: str, group: Callable[[], Iterable[Finding]]) -
                 "See the server's log. WRONGTYPE means that another program uses the queue's keys."
             )
             found.append(failure("redis.failed", f"{name}: Redis: {described(error)}", advice))
-        except FATAL:
+        except fatal():
             raise
         except BaseException as error:  # noqa: BLE001  the application's code may raise anything
             advice = "One of the application's own checks raised this error."

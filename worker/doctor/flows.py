@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 
-from ..errors import FATAL, described
+from ..errors import described, fatal
 from ..findings import Finding, failure, ok, quantity, warning
 from ..flow import Due, Flow, Sweep
 from ..queue.delay_queue import DelayQueue
@@ -34,7 +34,7 @@ def flow_findings(flow: Flow, queue: DelayQueue | None) -> Iterator[Finding]:
     if flow.probe is not None:
         try:
             flow.probe()
-        except FATAL:
+        except fatal():
             raise
         except BaseException as error:  # noqa: BLE001  the application's code may raise anything
             advice = "Workers claim nothing while the probe fails. Fix what it reports."

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.pool import PoolProxiedConnection
 
-from ..errors import FATAL, described
+from ..errors import described, fatal
 from ..flow import Due
 from ..log import Reminder, log
 
@@ -73,7 +73,7 @@ def _send(entries: Sequence[OutboxTask], failure: Reminder) -> None:
         own = {entry.task_id: entry.due_at for entry in entries if entry.send == send}
         try:
             send([Due(task_id, 1000 * (due_at - now)) for task_id, due_at in own.items()])
-        except FATAL:
+        except fatal():
             raise
         except BaseException as error:  # noqa: BLE001  whatever failed, the sweep restores them
             if failure.is_due():

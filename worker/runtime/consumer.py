@@ -10,7 +10,7 @@ from typing import Any, Self, Unpack, overload
 import redis
 
 from .. import events
-from ..errors import FATAL, ConsumerClosed, Unavailable
+from ..errors import ConsumerClosed, Unavailable, fatal
 from ..flow import MAX_SECONDS, CommonSettings, Flow, Outcome, Task
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import REAL, Environment
@@ -121,7 +121,7 @@ class Consumer:
                 yield task
             except GeneratorExit:  # a generator that took it was left, and it is not known why
                 raise
-            except FATAL:
+            except fatal():
                 self._settle(batch, held, BatchResult(untouched=[task]))
                 raise
             except BaseException as error:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..backoff import LOOK_AGAIN
-from ..errors import FATAL, Unavailable, described
+from ..errors import Unavailable, described, fatal
 from ..flow import MAX_DELAY_MS, DeadLetter, Failed, Flow, Outcome, Reschedule, Retry, Task
 from ..queue.environment import REAL, Clock
 
@@ -178,7 +178,7 @@ def _isolated(
         alone = len(batch) == 1
         try:
             results = results_of(flow, batch, flow.handler(batch))
-        except FATAL:
+        except fatal():
             raise
         except BaseException as error:  # noqa: BLE001  a handler may raise anything
             unavailable = isinstance(error, Unavailable)
@@ -286,7 +286,7 @@ def _outage_behind(flow: Flow, error: BaseException) -> Unavailable | None:
         return outage
     try:
         flow.probe()
-    except FATAL:
+    except fatal():
         raise
     except BaseException as down:  # noqa: BLE001  any error means that it is down
         if outage is None:

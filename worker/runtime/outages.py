@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from .. import events
 from ..backoff import Backoff
-from ..errors import FATAL
+from ..errors import fatal
 from ..flow import Flow
 from .shared import Shared
 
@@ -123,7 +123,7 @@ class Gate:
                 if self._flow.probe is not None:
                     with self.hang_detector:
                         self._flow.probe()
-            except FATAL:
+            except fatal():
                 raise
             except BaseException as error:  # noqa: BLE001  any error means that it is down
                 attempt += 1

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import redis
 
-from ..errors import FATAL, Unavailable, described
+from ..errors import Unavailable, described, fatal
 from ..flow import Flow
 from ..log import Reminder, log
 from ..pauses import Pause, Pauses, check_reason
@@ -94,7 +94,7 @@ class PauseWatch:
         before, asked_at = self._found, self._clock()
         try:
             self._found = self.pauses.find()
-        except FATAL:
+        except fatal():
             raise
         except BaseException as error:  # noqa: BLE001  whatever it is, nothing is known
             if self._failure.is_due():
@@ -115,7 +115,7 @@ class PauseWatch:
                 self._queue.pause(found.reason, found.by)
                 if pauses.find() is None:  # it was ended in between
                     self._queue.resume()
-        except FATAL:
+        except fatal():
             raise
         except BaseException as error:  # noqa: BLE001  whatever it is, the next round tries again
             log.debug("pause not told", queue=self._queue.name, error=described(error))

@@ -13,7 +13,7 @@ import redis
 
 from .. import events
 from ..backoff import Backoff
-from ..errors import FATAL, LeaseLost, described
+from ..errors import LeaseLost, described, fatal
 from ..flow import MAX_DELAY_MS, Flow, NotDue, Retry, Task
 from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
@@ -78,7 +78,7 @@ def retry_delay_ms(flow: Flow, failures: int, error: BaseException) -> float:
         return max(1.0, error.delay_ms)
     try:
         delay_ms = 1000 * _number(flow.backoff(failures))
-    except FATAL:
+    except fatal():
         raise
     except BaseException:  # the application's code may raise anything
         log.exception("backoff fails", queue=flow.name)

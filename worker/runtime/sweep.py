@@ -13,7 +13,7 @@ from typing import TypeGuard
 import redis
 
 from .. import events
-from ..errors import FATAL, Unavailable, UnsafeServer, described
+from ..errors import Unavailable, UnsafeServer, described, fatal
 from ..flow import Due, Sweep
 from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
@@ -105,7 +105,7 @@ class Sweeper:
             if not self.records_answer:  # do not take the turn before they do
                 next(self._read(None, 0.0), None)
             self._sweep(now)
-        except FATAL:
+        except fatal():
             raise
         except BaseException as error:  # whatever it is, another worker may be able to sweep
             if self._failure.is_due():

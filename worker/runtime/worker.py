@@ -9,7 +9,7 @@ from functools import partial
 import redis
 
 from .. import events
-from ..errors import FATAL, UnsafeServer, described
+from ..errors import UnsafeServer, described, fatal
 from ..flow import Flow
 from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
@@ -45,7 +45,7 @@ class Ticks:
         """Call it; return in how many seconds to call it again."""
         try:
             self._tick()
-        except FATAL:
+        except fatal():
             raise
         except BaseException as error:  # noqa: BLE001  the application's code may raise anything
             if self._failure.is_due():
@@ -247,7 +247,7 @@ class Worker:
         def watched() -> None:
             try:
                 run()
-            except BaseException as error:  # noqa: BLE001  threads swallow SystemExit, for example
+            except BaseException as error:  # noqa: BLE001  Python would only print it
                 self._crash = self._crash or error
                 thread = threading.current_thread().name
                 self._liveness.died(thread)
