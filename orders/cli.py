@@ -19,7 +19,7 @@ from orders.providers.domain import ProviderEndpoint, ProviderMessage
 from orders.sql.ids import UUID
 from orders.webhooks.urls import parsed
 from orders.why import why
-from worker.console import AS_JSON, DURATION, print_plain_table, shown
+from worker.console import AS_JSON, DURATION, print_plain_table, replace_unprintable, shown
 
 #: The length of the column.
 MAX_NAME = 100
@@ -31,6 +31,7 @@ class Command(click.Command):
     """A command that turns an error of the service into one line without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        replace_unprintable()
         try:
             return super().invoke(ctx)
         except OrderError as error:

@@ -1,13 +1,15 @@
 """What command lines share: how values are read, and how they are printed."""
 
+import io
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 from rich import box
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -19,15 +21,16 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="print one JSON o
 
 
 class Duration(click.ParamType[int]):
-    """``90s``, ``30m``, ``2h``, ``1d12h``: in ms."""
+    """``90s``, ``30m``, ``2h``, ``1d12h``, and ``90``, which is in seconds: in ms."""
 
     name = "duration"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
         """Raises BadParameter."""
         text = str(value)
-        parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
-        if not parts or "".join(number + unit for number, unit in parts) != text:
+        whole = f"{text}s" if re.fullmatch("[0-9]+", text) else text
+        parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", whole)
+        if not parts or "".join(number + unit for number, unit in parts) != whole:
             self.fail(f"{text!r} is not a duration, such as 90s, 30m, 2h or 1d12h", param, ctx)
         return round(sum(float(number) * UNIT_MS[unit] for number, unit in parts))
 
@@ -47,6 +50,12 @@ def duration(ms: float) -> str:
 def shown(value: object) -> str:
     """A value as text that is safe on a terminal: control characters, which move its cursor, are escaped."""
     return "-" if value is None else visible(str(value))
+
+
+def replace_unprintable() -> None:
+    """From now on standard output shows a ? for each character that its encoding does not have."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def print_json(row: Mapping[str, Any]) -> None:
@@ -75,12 +84,18 @@ def print_plain_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) 
         click.echo("  ".join(map(str.ljust, line, widths)).rstrip())
 
 
+#: Ids up to this length, such as UUIDs, are not broken into several lines: they are to be copied.
+WHOLE_ID = 40
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     """A table for a terminal, with numbers aligned to the right."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for n, column in enumerate(columns):
         is_number = bool(rows) and all(isinstance(row[n], int | float | None) for row in rows)
-        made.add_column(column, justify="right" if is_number else "left", overflow="fold")
+        is_whole = column == "id" and all(len(shown(row[n])) <= WHOLE_ID for row in rows)
+        justify: JustifyMethod = "right" if is_number else "left"
+        made.add_column(column, justify=justify, overflow="fold", no_wrap=is_whole)
     for row in rows:
         made.add_row(*(Text(f"{cell:,}" if type(cell) is int else shown(cell)) for cell in row))
     return made

@@ -47,6 +47,13 @@ def command(valkey: Valkey, capsys: pytest.CaptureFixture[str]) -> Command:
 
 
 @pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder, where pyproject.toml names the flows."""
+    (tmp_path / "pyproject.toml").write_text(f'[tool.worker]\nflows = "{FLOWS}"\n')
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
 def queue(redis_client: redis.Redis) -> DelayQueue:
     """Two dead letters, old and new, one leased task, and one that waits."""
     queue = DelayQueue(redis_client, "operated")
@@ -145,12 +152,10 @@ def test_a_queue_is_paused_and_resumed(command: Command, queue: DelayQueue) -> N
     assert state(queue) == before
 
 
-@pytest.mark.usefixtures("queue")
+@pytest.mark.usefixtures("queue", "project")
 def test_a_queue_alone_need_not_be_one_of_the_configured_flows(
-    command: Command, redis_client: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, redis_client: redis.Redis
 ) -> None:
-    (tmp_path / "pyproject.toml").write_text(f'[tool.worker]\nflows = "{FLOWS}"\n')
-    monkeypatch.chdir(tmp_path)
     DelayQueue(redis_client, "emails").schedule("a", delay_ms=60_000)
     assert json.loads(command("stats", "--queue", "emails", "--json"))["scheduled"] == 1
     assert command("pause", "--queue", "emails") == "emails is paused\n"
@@ -317,27 +322,52 @@ def test_a_pause_says_what_is_paused(command: Command) -> None:
     assert resumed == {"queue": "operated", "paused": False}
 
 
-def test_a_queue_that_nobody_serves_is_warned_of(
-    valkey: Valkey,
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(
+            ["stats"],
+            ["workers"],
+            ["upcoming"],
+            ["doctor"],
+            ["dead", "list"],
+            ["dead", "show", "a"],
+        ),
+        *(["dead", "purge", "--all"], ["schedule", "a", "--in", "1h"], ["cancel", "a"]),
+        *(["pause"], ["resume"]),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.usefixtures("project")
+def test_a_queue_that_does_not_exist_is_refused_with_the_names_of_those_that_do(
+    words: list[str],
     redis_client: redis.Redis,
+    valkey: Valkey,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    DelayQueue(redis_client, "emails").schedule("a", delay_ms=60_000)
+    redis_client.set("{another}:program", "")
+    command = [*words, "--redis-url", valkey.url, "--queue"]
+    assert main([*command, "opreated"]) == 1
+    assert capsys.readouterr() == (
+        "",
+        "worker: no queue 'opreated': there are emails, operated. For a new one pass --new\n",
+    )
+    assert redis_client.dbsize() == 3
+    for known in (["operated"], ["emails"], ["opreated", "--new"]):
+        main([*command, *known])
+        assert "no queue" not in capsys.readouterr().err
+
+
+def test_where_nobody_has_a_queue_there_is_none(
+    valkey: Valkey,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "pyproject.toml").write_text(f'[tool.worker]\nflows = "{FLOWS}"\n')
     monkeypatch.chdir(tmp_path)
-
-    def warnings(queue: str) -> list[str]:
-        for words in (["schedule", "a", "--in", "1h"], ["pause"], ["resume"]):
-            assert main([*words, "--redis-url", valkey.url, "--queue", queue]) == 0
-        return capsys.readouterr().err.splitlines()
-
-    assert warnings("operated") == []
-    misspelt = warnings("opreated")
-    assert len(misspelt) == 3
-    assert "no worker serves the queue opreated" in misspelt[0]
-    DelayQueue(redis_client, "opreated").beat("w", {"up": True})
-    assert warnings("opreated") == []
+    assert main(["stats", "--redis-url", valkey.url, "--queue", "q"]) == 1
+    assert "no queue 'q': there is none" in capsys.readouterr().err
 
 
 # -- recurring flows -----------------------------------------------------------------------
@@ -495,6 +525,24 @@ def test_80_columns_are_enough_and_colors_can_be_left_out(
         assert "\x1b" not in screen.text
     else:
         assert max(map(len, _plain(screen.text).splitlines())) <= 80
+
+
+def test_100_columns_show_ids_whole(valkey: Valkey, queue: DelayQueue) -> None:
+    task_id = "01a218a0-ce23-77c1-a28f-b0f8e9704bb9"
+    queue.schedule(task_id, delay_ms=60_000)
+    with on_a_terminal(valkey, "upcoming", "-f", FLOWS, COLUMNS="100") as screen:
+        screen.end()
+    assert task_id in _plain(screen.text)
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_command_that_cannot_print_ends_with_a_sentence(valkey: Valkey) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "worker", "dead", "list", FLOWS, "--redis-url", valkey.url]
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.stderr.splitlines()[0] == "worker: [Errno 28] No space left on device"
 
 
 def _plain(text: str) -> str:

@@ -1,5 +1,6 @@
 """The command line, as far as it goes without a server."""
 
+import io
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -178,13 +179,14 @@ def test_a_module_that_fails_says_where(
 
 
 @pytest.mark.parametrize(
-    ("text", "ms"), [("90s", 90_000), ("1d12h", 129_600_000), ("0s", 0), ("1.5m", 90_000)]
+    ("text", "ms"),
+    [("90s", 90_000), ("1d12h", 129_600_000), ("0s", 0), ("1.5m", 90_000), ("90", 90_000)],
 )
-def test_a_duration_is_a_number_with_a_unit(text: str, ms: int) -> None:
+def test_a_duration_is_numbers_with_units_or_seconds(text: str, ms: int) -> None:
     assert console.DURATION(text) == ms
 
 
-@pytest.mark.parametrize("text", ["", "90", "h", "-1h", "1h-", "1 h", "1w"])
+@pytest.mark.parametrize("text", ["", "1.5", "h", "-1h", "1h-", "1 h", "1w", "1h30", "\u0669s"])
 def test_any_other_duration_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(click.BadParameter, match="such as 90s"):
         console.DURATION(text)
@@ -197,10 +199,34 @@ def test_a_moment_has_a_time_zone_or_is_in_ms(text: str, ms: int) -> None:
     assert moment_ms(None, None, text) == ms
 
 
-@pytest.mark.parametrize("text", ["2026-11-22T02:00:00", "tomorrow", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("2026-11-22T02:00:00", "2026-11-22", "2026-11-22T02+01:00", "2026-11-22T02:00+01:00"),
+        *("2026-W48-4T02:00:00+01:00", "20261122T020000Z", "tomorrow", "-1", ""),
+    ],
+)
 def test_any_other_moment_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="time zone"):
         moment_ms(None, None, text)
+
+
+@pytest.mark.parametrize("text", ["0", "1900000000"])
+def test_a_moment_in_seconds_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="write milliseconds"):
+        moment_ms(None, None, text)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_what_the_output_cannot_encode_is_printed_as_question_marks(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding))
+    console.replace_unprintable()
+    console.print_table(["id"], [["\u8a02\u55ae-3"]])
+    sys.stdout.flush()
+    assert output.getvalue().splitlines()[1] == b"??-3"
 
 
 def test_a_pattern_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,8 @@
 
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from inspect import cleandoc
 from pathlib import Path
@@ -16,6 +17,7 @@ from ..errors import FlowNotFound, WorkerError
 from ..flow import Flow
 from ..queue.connection import connect
 from ..queue.delay_queue import DelayQueue
+from ..queue.keys import queue_names
 from .factory import made
 
 Command = Callable[..., Any]
@@ -37,6 +39,7 @@ class Chosen:
     redis_url: str | None = None
     flows_option: str | None = None
     flows_argument: str | None = None
+    new: bool = False
 
     @property
     def target(self) -> str | None:
@@ -80,10 +83,22 @@ class Chosen:
             raise
 
     def queues_and_flows(self) -> list[tuple[DelayQueue, Flow | None]]:
-        """The same with the queues themselves."""
-        found = self.flows_by_queue()
+        """The same with the queues themselves.
+
+        Raises NoSuchQueue for one without a flow that Redis has nothing of either: its name is probably misspelled.
+        """
         client = self.client()
-        return [(DelayQueue(client, name), flow) for name, flow in found.items()]
+        found = [(DelayQueue(client, name), flow) for name, flow in self.flows_by_queue().items()]
+        for queue, flow in found:
+            if flow is None and not (self.new or queue.exists()):
+                known = set[str]()
+                with suppress(redis.ResponseError):  # it may refuse to list its keys
+                    known |= {*queue_names(client)}
+                with suppress(WorkerError, ValueError):
+                    known |= {each.name for each in replace(self, queue=None).flows()}
+                names = f"there are {', '.join(sorted(known))}" if known else "there is none"
+                raise NoSuchQueue(f"no queue {queue.name!r}: {names}. For a new one pass --new")
+        return found
 
     def queues(self) -> list[DelayQueue]:
         """The same queues without their flows."""
@@ -139,29 +154,31 @@ FLOWS: Any = {
 }
 
 
-def chosen(argument: Command) -> Callable[[Command], Command]:
-    """Give a command this argument and the options that make a `Chosen`."""
+def chosen(*parameters: Command) -> Callable[[Command], Command]:
+    """Give a command these parameters and the options that make a `Chosen`."""
     return options_of(
         Chosen,
-        argument,
+        *parameters,
         click.option("-f", "--flows", "flows_option", **FLOWS),
         click.option("-q", "--queue", metavar="NAME", help="only this queue"),
         click.option("--redis-url", metavar="URL", envvar="REDIS_URL", help="default: REDIS_URL"),
     )
 
 
+FLOWS_ARGUMENT: Any = click.argument(
+    "flows_argument", required=False, **{**FLOWS, "metavar": "[MODULE:FUNCTION]"}
+)
+NEW: Any = click.option("--new", is_flag=True, help="the queue may be one that does not exist yet")
+
+
 def of_ids(*, required: bool = True) -> Callable[[Command], Command]:
     """For a command whose arguments are ids of tasks."""
-    return chosen(
-        click.argument(
-            "ids", nargs=-1, required=required, metavar="ID..." if required else "[ID]..."
-        )
-    )
+    metavar = "ID..." if required else "[ID]..."
+    return chosen(click.argument("ids", nargs=-1, required=required, metavar=metavar), NEW)
 
 
-of_flows = chosen(
-    click.argument("flows_argument", required=False, **{**FLOWS, "metavar": "[MODULE:FUNCTION]"})
-)
+to_run = chosen(FLOWS_ARGUMENT)
+of_flows = chosen(FLOWS_ARGUMENT, NEW)
 
 
 def examples(text: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 import redis
 
+from ..console import replace_unprintable
 from ..errors import WorkerError
 from ..queue.advice import with_advice
 from .dead import dead
@@ -61,6 +62,7 @@ for command in (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
+    replace_unprintable()
     try:
         return int(cli.main(argv, standalone_mode=False) or 0)
     except click.ClickException as error:
@@ -68,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except click.Abort:
         return INTERRUPTED
-    except (WorkerError, ValueError) as error:
+    except (WorkerError, ValueError, OSError) as error:
         told = " ".join([str(error), *getattr(error, "__notes__", ())])
     except redis.RedisError as error:
         told = f"Redis: {with_advice(error)}"

@@ -15,7 +15,7 @@ from ..watch.exposure import exposed
 from ..watch.logs import configure_logging
 from ..watch.monitoring import ask
 from ..watch.tracing import configure_tracing, traced
-from .options import Chosen, examples, of_flows
+from .options import Chosen, examples, to_run
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: How long the process may take to end after its worker has.
@@ -33,7 +33,7 @@ LOCALHOST = "127.0.0.1"
         run reminders:flows --metrics-port 9100
         run reminders:flows --queue reminders""")
 )
-@of_flows
+@to_run
 @click.option(
     "--threads",
     type=click.IntRange(1),

@@ -2,12 +2,12 @@
 
 import getpass
 import os
+import re
 import socket
 from contextlib import suppress
 from datetime import datetime
 
 import click
-import redis
 
 from ..console import AS_JSON, DURATION, print_json, shown
 from ..errors import WorkerError
@@ -18,17 +18,27 @@ from ..runtime import pauses
 from ..runtime.recurring import Recurring
 from .options import Chosen, FlowsNotNamed, NoSuchQueue, examples, of_flows, of_ids
 
+#: RFC 3339. Python also takes times without a zone or minutes, and week dates.
+RFC_3339 = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE
+)
+#: In ms, in March 1973; in seconds, in the year 5138.
+FIRST_MS = 10**11
+
 
 def moment_ms(_context: object, _parameter: object, text: str | None) -> int | None:
     """``2026-11-22T02:00:00+01:00``, or milliseconds since the epoch."""
     if text is None:
         return None
-    if text.isdecimal():
+    if re.fullmatch("[0-9]+", text):
+        if int(text) < FIRST_MS:
+            raise click.BadParameter(
+                f"{text} looks like seconds: write milliseconds since the epoch"
+            )
         return int(text)
-    with suppress(ValueError):
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is not None:
-            return round(moment.timestamp() * 1000)
+    with suppress(ValueError, OverflowError):
+        if RFC_3339.fullmatch(text):
+            return round(datetime.fromisoformat(text).timestamp() * 1000)
     raise click.BadParameter(
         f"{text!r} is not a time with a time zone, such as 2026-11-22T02:00:00+01:00"
     )
@@ -70,7 +80,7 @@ def schedule(
     """Schedule tasks. A known id moves to the new time. A dead task stays dead: see dead requeue."""
     if (delay_ms is None) == (due_at_ms is None):
         raise click.UsageError("Pass either --in or --at.")
-    queue, flow = named.queue_and_flow()
+    queue, _ = named.queue_and_flow()
     answers: list[str] = []
     for task_id in ids:
         answer = queue.schedule(
@@ -81,7 +91,6 @@ def schedule(
         )
         answers.append(answer)
         _print(queue, task_id, answer, as_json=as_json)
-    _warn_unless_served(queue, flow)
     return int(Scheduled.DEAD in answers)
 
 
@@ -135,7 +144,7 @@ def pause(named: Chosen, *, as_json: bool, reason: str, by: str) -> None:
         pauses.pause(queue, kept, reason=reason, by=who)
         if flow and flow.sweep and not kept:
             _warn("the pause is in Redis only, and ends if Redis loses it: see Flow.pauses")
-        _print_paused(queue, flow, paused=True, as_json=as_json)
+        _print_paused(queue, paused=True, as_json=as_json)
 
 
 @click.command(epilog=examples("resume\nresume --queue emails"))
@@ -145,7 +154,7 @@ def resume(named: Chosen, *, as_json: bool) -> None:
     """End a pause."""
     for queue, flow in _told(named):
         pauses.resume(queue, flow.pauses if flow else None)
-        _print_paused(queue, flow, paused=False, as_json=as_json)
+        _print_paused(queue, paused=False, as_json=as_json)
 
 
 def _told(named: Chosen) -> list[tuple[DelayQueue, Flow | None]]:
@@ -161,13 +170,11 @@ def _told(named: Chosen) -> list[tuple[DelayQueue, Flow | None]]:
     return found
 
 
-def _print_paused(queue: DelayQueue, flow: Flow | None, *, paused: bool, as_json: bool) -> None:
+def _print_paused(queue: DelayQueue, *, paused: bool, as_json: bool) -> None:
     if as_json:
         print_json({"queue": queue.name, "paused": paused})
     else:
         click.echo(f"{queue.name} is {'paused' if paused else 'running'}")
-    with suppress(redis.RedisError):
-        _warn_unless_served(queue, flow)
 
 
 def _user() -> str:
@@ -176,15 +183,6 @@ def _user() -> str:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):  # a container's user may have no name
         return socket.gethostname()
-
-
-def _warn_unless_served(queue: DelayQueue, flow: Flow | None) -> None:
-    """A misspelled name is another queue, which nobody serves."""
-    if flow is None and all(worker.silent for worker in queue.workers()):
-        _warn(
-            f"no worker serves the queue {queue.name}, and no configured flow has this name. "
-            "Only a Consumer would take its tasks."
-        )
 
 
 def _warn(text: str) -> None:

@@ -141,6 +141,10 @@ class OperatorSide(ScriptedQueue):
                     found[id_to_text(task_id)] = state._replace(error=unquote(error.decode()))
         return found
 
+    def exists(self) -> bool:
+        """Whether Redis has anything of this queue."""
+        return bool(self._redis.exists(*self.keys.stored()))
+
     def server_time_ms(self) -> int:
         """The server's clock: ms since the epoch."""
         reply = self._redis.time()
