@@ -90,11 +90,11 @@ def test_all_is_well(redis_client: redis.Redis, flow: Flow) -> None:
         "redis.persistence",
         "redis.rights",
         "redis.clock",
+        "flow.settings",
         "queue.pause",
         "queue.workers",
         "queue.backlog",
         "queue.dead",
-        "flow.settings",
     ]
 
 
@@ -416,6 +416,19 @@ def test_a_probe_that_fails_and_what_the_application_finds(
     assert "ZeroDivisionError: a bug" in findings["flow.checks"].summary
 
 
+def test_what_follows_from_a_cause_that_is_known_is_left_out(redis_client: redis.Redis) -> None:
+    def down() -> None:
+        raise Unavailable("the table orders is missing")
+
+    def checks() -> Iterator[Finding]:
+        yield Finding("sql.schema", Level.FAILURE, "old", "Migrate: the table orders is missing.")
+
+    def flow(name: str, **settings: Any) -> Flow:
+        return Flow(name=name, handler=lambda _: None, probe=down, sweep=listing([]), **settings)
+
+    assert {*found(redis_client, flow("a", checks=checks), flow("b"))} == {"sql.schema"}
+
+
 def test_a_check_that_hangs(redis_client: redis.Redis, flow: Flow) -> None:
     release = threading.Event()
 
@@ -481,8 +494,15 @@ def test_for_people_each_line_says_how_it_is_and_what_to_do_next(
     valkey: Valkey, queue: DelayQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     queue.pause()
+    queue.schedule("a", 1)
+    queue.dead_letter([(queue.claim(1, 1000).tasks[0], "bad", None)])
     assert main(["doctor", "--redis-url", valkey.url, FLOWS]) == 2
-    lines = capsys.readouterr().out.splitlines()
-    at = lines.index("failure  queue.pause        examined is paused: nothing is claimed or swept")
-    assert lines[at + 1].strip() == "-> End the pause with `resume` once its reason is gone."
-    assert lines[-1].endswith(" ok, 0 warnings, 1 failure")
+    dead, _, paused, advice, _, counts = capsys.readouterr().out.splitlines()
+    assert dead.split()[:2] == ["warning", "queue.dead"]
+    assert paused == "failure  queue.pause        examined is paused: nothing is claimed or swept"
+    assert advice.strip() == "-> End the pause with `resume` once its reason is gone."
+    assert re.fullmatch(r"\d+ ok \(--all lists them\), 1 warning, 1 failure", counts)
+    assert main(["doctor", "--redis-url", valkey.url, FLOWS, "--all"]) == 2
+    first, *_, counts = capsys.readouterr().out.splitlines()
+    assert first.split()[:2] == ["ok", "redis.version"]
+    assert re.fullmatch(r"\d+ ok, 1 warning, 1 failure", counts)

@@ -1,10 +1,11 @@
 """``doctor``"""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 import click
+import redis
 from rich.table import Table
 from rich.text import Text
 
@@ -24,26 +25,35 @@ STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "bold red"}
         doctor
         doctor reminders:flows
         doctor --queue emails                    a queue without a flow
+        doctor --all                             what is ok, too
         doctor --json | jq 'select(.level != "ok")'
 
         exit status: 0 all is well, 1 there are warnings, 2 there are failures""")
 )
 @of_flows
 @AS_JSON
-def doctor(named: Chosen, *, as_json: bool) -> int:
-    """Examine Redis, queues, flows and their dependencies, and say what to do next. Changes nothing."""
-    levels: Counter[Level] = Counter()
+@click.option("--all", "every", is_flag=True, help="list what is ok, too")
+def doctor(named: Chosen, *, as_json: bool, every: bool) -> int:
+    """Examine Redis, queues, flows and their dependencies, and say what to do next. Changes nothing.
+
+    What is wrong comes last, the worst at the end.
+    """
+    found: dict[Level, list[Finding]] = {level: [] for level in STATUS}
     for finding in _findings(named):
-        levels[finding.level] += 1
+        found[finding.level].append(finding)
         if as_json:
             print_json(dataclasses.asdict(finding))
-        else:
+    status = max((STATUS[level] for level in STATUS if found[level]), default=0)
+    if as_json:
+        return status
+    for level, findings in found.items():
+        for finding in findings if every or level is not Level.OK else ():
             _print(finding)
-    if not as_json:
-        warnings = quantity(levels[Level.WARNING], "warning")
-        failures = quantity(levels[Level.FAILURE], "failure")
-        click.echo(f"\n{levels[Level.OK]} ok, {warnings}, {failures}")
-    return max((STATUS[level] for level in levels), default=0)
+    oks = f"{len(found[Level.OK])} ok{'' if every else ' (--all lists them)'}"
+    warnings = quantity(len(found[Level.WARNING]), "warning")
+    failures = quantity(len(found[Level.FAILURE]), "failure")
+    click.echo(f"\n{oks}, {warnings}, {failures}")
+    return status
 
 
 def _findings(named: Chosen) -> Iterator[Finding]:
@@ -63,6 +73,9 @@ def _findings(named: Chosen) -> Iterator[Finding]:
     if not named.redis_url:
         yield failure("redis.url", "REDIS_URL is not set", "Set it, or pass --redis-url.")
         return
+    if named.queue and not flows:
+        with suppress(redis.RedisError):  # `examine` finds it, too
+            named.queues()  # raises NoSuchQueue
     yield from examine(named.client(), flows, [named.queue] if named.queue else [])
 
 

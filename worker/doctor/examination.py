@@ -37,21 +37,23 @@ def examine(
 
     Yields findings as each group of checks ends. ``clock`` is this host's, in seconds since the epoch.
     """
-    by_name = {flow.name: flow for flow in flows}
-    delay_queues = {name: DelayQueue(client, name) for name in [*by_name, *queues]}
+    delay_queues = {
+        name: DelayQueue(client, name) for name in [*(flow.name for flow in flows), *queues]
+    }
     groups: list[tuple[str, Callable[[], Iterable[Finding]]]] = []
     if outage := _outage(client):
         yield outage
     else:
         groups.append((SERVER, partial(server_findings, client, [*delay_queues.values()], clock)))
-        groups += [
-            (name, partial(queue_findings, queue, by_name.get(name)))
-            for name, queue in delay_queues.items()
-        ]
+    known: list[Finding] = []
+    groups += [(flow.name, partial(application_findings, flow, known)) for flow in flows]
     for flow in flows:
-        queue = None if outage else delay_queues[flow.name]
-        groups.append((flow.name, partial(flow_findings, flow, queue)))
-        groups.append((flow.name, partial(application_findings, flow)))
+        queue = delay_queues.pop(flow.name)
+        groups.append((flow.name, partial(flow_findings, flow, None if outage else queue, known)))
+    if not outage:
+        groups += [
+            (name, partial(queue_findings, each, None)) for name, each in delay_queues.items()
+        ]
     for name, group in groups:
         yield from _within(limit_seconds, name, group)
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 
-from ..errors import described, fatal
+from ..errors import Unavailable, described, fatal
 from ..findings import Finding, failure, ok, quantity, warning
 from ..flow import Due, Flow, Sweep
 from ..queue.delay_queue import DelayQueue
 from ..queue.formats import checked_due
 from ..queue.replies import Place
-from .queues import pause_finding
+from .queues import pause_finding, queue_findings
 
 #: A task that is overdue by less is probably being handled.
 LATE_SECONDS = 5.0
@@ -22,14 +22,21 @@ SAMPLE = 500
 SETTLE_SECONDS = 1.0
 
 
-def application_findings(flow: Flow) -> Iterator[Finding]:
-    """What the application's own checks find. Raises whatever they raise."""
-    if flow.checks is not None:
-        yield from flow.checks()
+def application_findings(flow: Flow, known: list[Finding]) -> Iterator[Finding]:
+    """What the application's own checks find, which is put into ``known``. Raises whatever they raise."""
+    for finding in flow.checks() if flow.checks is not None else ():
+        known.append(finding)
+        yield finding
 
 
-def flow_findings(flow: Flow, queue: DelayQueue | None) -> Iterator[Finding]:
-    """Everything about a flow except its own checks. ``queue`` is None if Redis does not answer."""
+def flow_findings(
+    flow: Flow, queue: DelayQueue | None, known: Sequence[Finding] = ()
+) -> Iterator[Finding]:
+    """Everything about a flow and its queue except its own checks. ``queue`` is None if Redis does not answer.
+
+    If its probe fails, the rest follows from that. Even the failure is left out if one of the ``known`` findings
+    says the same.
+    """
     yield _settings(flow)
     if flow.probe is not None:
         try:
@@ -37,11 +44,15 @@ def flow_findings(flow: Flow, queue: DelayQueue | None) -> Iterator[Finding]:
         except fatal():
             raise
         except BaseException as error:  # noqa: BLE001  the application's code may raise anything
-            advice = "Workers claim nothing while the probe fails. Fix what it reports."
-            yield failure("flow.probe", f"{flow.name}: {described(error)}", advice)
+            reason = described(error).removeprefix(described(Unavailable())).strip()
+            if not any(reason in f"{each.summary} {each.advice}" for each in known):
+                advice = "Workers claim nothing while the probe fails. Fix what it reports."
+                yield failure("flow.probe", f"{flow.name}: {reason}", advice)
             return
         yield ok("flow.probe", f"{flow.name}: the probe succeeds")
-    if queue is None and flow.pauses is not None:  # otherwise it was found with the queue
+    if queue is not None:
+        yield from queue_findings(queue, flow)
+    elif flow.pauses is not None:
         yield pause_finding(flow.name, flow.pauses.find())
     if flow.sweep is not None:
         yield from _records(flow, flow.sweep, queue)

@@ -29,7 +29,7 @@ def queue_findings(queue: DelayQueue, flow: Flow | None) -> Iterator[Finding]:
     """
     pause = None
     if flow is not None and flow.pauses is not None:
-        with suppress(Unavailable):  # its probe tells
+        with suppress(Unavailable):  # a moment after its probe passed
             pause = flow.pauses.find()
     pause = pause or queue.find_pause()
     yield pause_finding(queue.name, pause)
