@@ -8,7 +8,7 @@ from devtools.processes import run
 def create_key(env: Mapping[str, str], name: str, *scopes: str) -> str:
     """Create an API key and return it."""
     options = [option for scope in scopes for option in ("--scope", scope)]
-    return run(["flask", "--app", "orders.app", "keys", "create", name, *options], env).strip()
+    return run(["orders", "keys", "create", name, *options], env).strip()
 
 
 def add_provider(env: Mapping[str, str], client: str, provider: str) -> tuple[str, str]:

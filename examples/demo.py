@@ -5,7 +5,7 @@
 
 Against a running service, the acts that kill Redis and the worker are left out. Payments are reported
 with the key instead of a webhook, unless ``--provider`` has the path and secret that
-``flask --app orders.app providers add`` printed. Exits with 1 if an outcome is wrong.
+``python -m orders providers add`` printed. Exits with 1 if an outcome is wrong.
 """
 
 import argparse

@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 READ_ONLY, sqlstate = outages.READ_ONLY, outages.sqlstate
 #: What to do about a schema that is missing or older.
-MIGRATE = "run python -m orders migrate, or alembic upgrade head"
+MIGRATE = "run python -m orders migrate"
 #: What to do about a user that lacks a right.
 GRANT = "docs/install.md has the statements that grant what the service needs"
 

@@ -249,7 +249,7 @@ def _inbox(sql: Statements) -> Finding:
     listed = "; ".join(f"{each.id} of {each.client}: {each.note}" for each in oldest)
     since = f"since {oldest[0].created_at:%Y-%m-%d %H:%M} UTC"
     advice = (
-        "They may report money that the service does not know of: flask --app orders.app providers inbox "
+        "They may report money that the service does not know of: python -m orders providers inbox "
         "shows them. Record what they report, then replay or dismiss them."
     )
     if waiting.messages < MOST_WAITING:

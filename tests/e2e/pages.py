@@ -50,8 +50,8 @@ NOT_RUN = {
     "make install        #": "how tests are run",
     "pip install .  ": "make wheel installs the wheel, in .ci/run",
     'Path("reminded")': "make wheel runs it, in .ci/run",
-    "order-timeout schedule visit-7": "make wheel runs it, in .ci/run",
-    "order-timeout-orders migrate  ": "make wheel runs it, in .ci/run",
+    "python -m worker schedule visit-7": "make wheel runs it, in .ci/run",
+    "--blocking-threads 10\npython -m worker run": "make wheel runs it, in .ci/run",
     "make test N=3": "how tests are run",
 }
 

@@ -20,7 +20,7 @@ from tests.conftest import empty_database
 from tests.length import quick_first
 
 SET_DATABASE = "set it to postgresql+psycopg://user:password@host/name"
-MIGRATE = "run python -m orders migrate, or alembic upgrade head"
+MIGRATE = "run python -m orders migrate"
 NO_DATABASE = "postgresql+psycopg://nobody@127.0.0.1:1/none"
 NOBODY = "redis://127.0.0.1:1/0"
 MALFORMED = "postgresql+psycopg://shop:s3cret@host:port/shop"

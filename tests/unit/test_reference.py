@@ -52,6 +52,20 @@ def parameters_of(function: Any) -> list[str]:
     return [kind.name for kind in kinds if kind.name not in HIDDEN]
 
 
+def test_a_program_has_one_name() -> None:
+    """But where the page on installing says what is installed."""
+    folders = [ROOT, ROOT / "docs", ROOT / "orders" / "ops" / "static"]
+    pages = {
+        path
+        for folder in folders
+        for kind in ("md", "html", "json")
+        for path in folder.glob(f"*.{kind}")
+    }
+    other = r"order-timeout-orders|\border-timeout (?:run|stats)|flask --app orders|alembic upgrade head"
+    found = {path.name for path in pages if re.search(other, path.read_text())}
+    assert found == {"install.md"}
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     assert {*documented("name")} == {*PUBLIC}
 
