@@ -50,7 +50,7 @@ run: free-port $(VENV)/demo ## Start the API on port 8000, a worker, Valkey and 
 
 # Before anything is installed, which takes a minute.
 free-port:
-	@$(PYTHON) -c 'import socket, sys; port = $(PORT); sys.exit(socket.socket().connect_ex(("127.0.0.1", port)) == 0 and f"port {port} is taken: make run PORT={port + 1}")'
+	@$(PYTHON) -c 'import socket, sys; port = "$(PORT)"; known = port.isdecimal() and int(port) in range(1, 65536); sys.exit(socket.socket().connect_ex(("127.0.0.1", int(port))) == 0 and f"port {port} is taken: make run PORT={int(port) + 1}" if known else f"PORT={port} is no port: make run PORT=8000")'
 
 # Options for the whole suite, not for a single test, so they are here and not in pyproject.toml.
 # Idle processes take over tests from busy ones. N=0 runs the tests one after another.

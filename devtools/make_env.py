@@ -1,5 +1,6 @@
 """Writes .env with random secrets for docker-compose.yml. Needs nothing but Python."""
 
+import argparse
 import hashlib
 import os
 import secrets
@@ -23,6 +24,7 @@ def write_env(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python -m devtools.make_env", description=__doc__).parse_args()
     try:
         write_env(ENV)
     except FileExistsError:

@@ -1,5 +1,7 @@
 """Writes the description of the API: ``make openapi``."""
 
+import argparse
+
 from orders.app import create_app
 from orders.config import Settings
 from orders.http.openapi import FILE, written
@@ -15,4 +17,5 @@ def text() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python -m devtools.openapi", description=__doc__).parse_args()
     FILE.write_text(text())

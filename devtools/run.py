@@ -1,12 +1,14 @@
 """``make run``: the service to try by hand. Its data is kept under ``data/``."""
 
+import argparse
+import fcntl
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from devtools import accounts, processes
 from devtools.postgres import Postgres
@@ -48,20 +50,27 @@ Cancellations appear here as they happen:
 
 
 def main() -> int:
-    port = int(os.environ.get("PORT", "8000"))
-    folder = Path(os.environ.get("DATA", processes.ROOT / "data"))
+    parser = argparse.ArgumentParser(prog="python -m devtools.run", description=__doc__)
+    parser.add_argument(
+        "--port", type=port, default=os.environ.get("PORT", "8000"), help="PORT, or 8000"
+    )
+    data = os.environ.get("DATA", processes.ROOT / "data")
+    parser.add_argument("--data", type=Path, default=data, help="its folder: DATA, or data")
+    options = parser.parse_args()
+    folder: Path = options.data
     processes.interrupt_on_signals()
     log = Tail(folder / "worker.log")
     try:
+        lock = alone(folder)
         postgres = Postgres(folder / "postgres")
         settings = {"WEBHOOK_ALLOW_PRIVATE": "1"}
-        with Service(folder, port, settings, postgres=postgres) as service:
+        with lock, Service(folder, options.port, settings, postgres=postgres) as service:
             key = accounts.create_key(
                 service.env, f"demo-{time.time_ns() // 10**9}", "orders", "payments", "ops"
             )
             print(
                 SESSION.format(
-                    url=f"http://localhost:{port}",
+                    url=f"http://localhost:{options.port}",
                     key=key,
                     folder=_shown(folder),
                     data=" and ".join(map(_shown, _folders(folder, postgres.folder))),
@@ -81,6 +90,26 @@ def main() -> int:
     except (RuntimeError, OSError) as error:  # TimeoutError is an OSError
         print(error, file=sys.stderr)
         return 1
+
+
+def port(text: str) -> int:
+    """Raises ValueError."""
+    if not 0 < int(text) < 65_536:
+        raise ValueError(text)
+    return int(text)
+
+
+def alone(folder: Path) -> IO[str]:
+    """A lock on the folder until it is closed. Raises RuntimeError if another process has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = (folder / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        used = f"the service is running already, with its data in {_shown(folder)}"
+        raise RuntimeError(f"{used}: for a second one, make run PORT=8001 DATA=/tmp/data") from None
+    return lock
 
 
 def _show(log: Tail, running: Callable[[], bool]) -> None:

@@ -1,9 +1,6 @@
-"""Takes screenshots of the operators' page, for docs/, on a service filled with data.
+"""Takes screenshots of the operators' page, for docs/, on a service filled with data."""
 
-python -m devtools.screenshots           writes docs/ops-light.png and docs/ops-dark.png
-python -m devtools.screenshots FOLDER    all sections, at more widths
-"""
-
+import argparse
 import random
 import sys
 import tempfile
@@ -28,11 +25,16 @@ CLIENTS = ("mugs-and-more", "teahouse", "nordlicht")
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m devtools.screenshots", description=__doc__)
+    text = (
+        "takes all sections, at more widths; without it, writes docs/ops-light.png and ops-dark.png"
+    )
+    parser.add_argument("folder", nargs="?", type=Path, help=text)
+    folder: Path | None = parser.parse_args().folder
     program = chromium()
     if program is None:
         print("There is no Chromium on PATH; set CHROMIUM to its path.", file=sys.stderr)
         return 1
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     with tempfile.TemporaryDirectory() as data, Service(Path(data), free_port()) as service:
         key = accounts.create_key(service.env, "anna", "ops")
         fill(service)

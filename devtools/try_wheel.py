@@ -4,6 +4,7 @@ First the queue alone, then the service. The packages of requirements/service.lo
 from pip's cache.
 """
 
+import argparse
 import json
 import os
 import re
@@ -184,6 +185,7 @@ def call(url: str, method: str = "GET", key: str = "", body: object = None) -> A
 
 
 def main() -> int:
+    argparse.ArgumentParser(prog="python -m devtools.try_wheel", description=__doc__).parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         installed = Installed(folder, build_wheel(folder))

@@ -1,4 +1,4 @@
-"""``flask --app orders.app keys ...``, ``... providers ...``, ``... stock ...`` and ``... why ...``"""
+"""``python -m orders keys ...``, ``... providers ...``, ``... stock ...`` and ``... why ...``"""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -112,13 +112,19 @@ def say_why(order_id: str) -> None:
         click.echo(shown(cause))
 
 
+def _print_key(key: str) -> None:
+    """The key alone on standard output, for scripts."""
+    click.echo(key)
+    click.echo(f"Its id is {parted(key)[0]}.", err=True)
+
+
 @keys.command("create")
 @click.argument("name")
 @click.option("--scope", "scopes", multiple=True, required=True, type=click.Choice(SCOPES))
 @click.option("--days", type=click.IntRange(1, 36_500), help="Days until it expires.")
 @click.option("--label", help="Who or what it is for, such as: Anna, till 3.")
 def create_key(name: str, scopes: tuple[str, ...], days: int | None, label: str | None) -> None:
-    """Make an API key for the client NAME, which is created if new. Prints only the key.
+    """Make an API key for the client NAME, which is created if new.
 
     Only a hash of it is stored, so it cannot be shown again.
     """
@@ -128,7 +134,7 @@ def create_key(name: str, scopes: tuple[str, ...], days: int | None, label: str 
                 f"a name has 1 to {MAX_NAME} printable characters, in one line"
             )
     expires_in = None if days is None else timedelta(days=days)
-    click.echo(services().clients.create_key(name, sorted(set(scopes)), expires_in, label))
+    _print_key(services().clients.create_key(name, sorted(set(scopes)), expires_in, label))
 
 
 @keys.command("list")
@@ -161,11 +167,11 @@ def revoke_key(key_id: str) -> None:
     "--hours", type=click.IntRange(0, 8_760), default=24, help="How long the old key still works."
 )
 def rotate_key(key_id: str, hours: int) -> None:
-    """Make a new key with the scopes and the lifetime of the key ID. Prints only the new key.
+    """Make a new key with the scopes and the lifetime of the key ID.
 
     The old one still works for --hours (24), unless it expires sooner.
     """
-    click.echo(services().clients.rotate(key_id, timedelta(hours=hours)))
+    _print_key(services().clients.rotate(key_id, timedelta(hours=hours)))
 
 
 @providers.command("add")

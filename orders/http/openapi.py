@@ -52,7 +52,7 @@ Orders that are paid in time, or cancelled on time.
 | 404 | `not_found` | there is no such path; `…_not_found`: no such thing |
 | 405 | `method_not_allowed` | `Allow` lists the methods of the path |
 | 411, 413 | `length_required`, `request_entity_too_large` | send a `Content-Length`, and a smaller body |
-| 415 | `unsupported_media_type` | send `application/json` |
+| 415 | `unsupported_media_type` | send `application/json`, not compressed |
 | 429 | `too_many_requests` | wait for `Retry-After` |
 | 500 | `internal_error` | our fault; report the `X-Request-ID` |
 | 503 | `storage_unavailable`, `server_busy`, `stock_busy`, `inbox_full` | wait for `Retry-After`, and repeat |
@@ -75,7 +75,7 @@ KEY = {
     "description": "An API key, sent as `Authorization: Bearer KEY`. A key belongs to a client, which owns "
     "orders, and has scopes: `orders` places, reads, extends and cancels the client's orders, "
     "`payments` reports payments and refunds, `ops` sets and adjusts stock, reads every "
-    "client's orders, and freezes deadlines. `flask --app orders.app keys create NAME "
+    "client's orders, and freezes deadlines. `python -m orders keys create NAME "
     "--scope orders` makes one.",
 }
 

@@ -58,7 +58,7 @@ def install(app: Flask) -> None:
 def problem(status: int, code: str, detail: str | None = None, **more: Any) -> Response:
     """An error response."""
     text = current_app.json.dumps(_body(status, code, detail, **more))
-    return Response(text, status, content_type="application/problem+json")
+    return Response(f"{text}\n", status, content_type="application/problem+json")
 
 
 def title_of(status: int) -> str:

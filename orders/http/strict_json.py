@@ -26,8 +26,9 @@ class StrictRequest(Request):
 
     def get_json(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
         """Raises UnsupportedMediaType, RequestEntityTooLarge, LengthRequired, BadRequest or ServerBusy."""
-        if self.mimetype != "application/json":
-            raise UnsupportedMediaType("Send application/json.")
+        encoding = self.headers.get("Content-Encoding", "identity")
+        if (self.mimetype, encoding) != ("application/json", "identity"):
+            raise UnsupportedMediaType("Send application/json, without a Content-Encoding.")
         return parse_object(self.whole_body())
 
     def whole_body(self, gate: Bulkhead | None = None) -> bytes:

@@ -1,5 +1,6 @@
 """Nothing that a client sends is a server's error, and what is refused changes nothing."""
 
+import gzip
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -55,6 +56,7 @@ def order_id(api: Api) -> str:
 def problem(response: Response, status: int) -> Any:
     assert response.status_code == status, response.get_data()
     assert response.content_type == "application/problem+json"
+    assert response.get_data().endswith(b"}\n")
     body = json.loads(response.get_data())
     assert body["status"] == status
     assert body["code"]
@@ -417,6 +419,15 @@ def test_a_body_that_is_not_called_json_is_not_read(
 ) -> None:
     for response in writes(api, order_id, data=json.dumps(ORDER), content_type=content_type):
         assert problem(response, 415)["code"] == "unsupported_media_type"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "identity, gzip", "br"])
+def test_a_compressed_body_is_not_read(api: Api, encoding: str) -> None:
+    body = gzip.compress(json.dumps(ORDER).encode())
+    headers = {"Idempotency-Key": uuid4().hex, "Content-Encoding": encoding}
+    kind = "application/json"
+    response = api.send("POST", "/v1/orders", data=body, content_type=kind, headers=headers)
+    assert problem(response, 415)["code"] == "unsupported_media_type"
 
 
 def test_json_may_name_its_charset(api: Api) -> None:

@@ -41,6 +41,7 @@ def test_a_key_is_printed_alone_and_works_for_its_scopes(bare: Api) -> None:
     assert result.exit_code == 0
     key = result.stdout.removesuffix("\n")
     assert "\n" not in key
+    assert result.stderr == f"Its id is {parted(key)[0]}.\n"
     client = bare.services.clients.authenticate(key)
     assert client is not None
     assert (client.name, sorted(client.scopes)) == ("shop", ["ops", "orders"])

@@ -1,5 +1,6 @@
 """What helps in developing: which server's program is started, and what a new service is made of."""
 
+import os
 import re
 import shutil
 import signal
@@ -15,7 +16,7 @@ import psycopg
 import pytest
 import redis
 
-from devtools import postgres, processes, valkey
+from devtools import postgres, processes, run, valkey
 from devtools.new import repository, subset
 from devtools.processes import ROOT, free_port
 
@@ -192,8 +193,41 @@ def test_a_persistent_server_keeps_its_data() -> None:
 def test_make_run_finds_a_taken_port_before_it_installs(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        command = ["make", "run", f"PORT={port}", f"VENV={tmp_path / 'venv'}"]
-        made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert made.returncode != 0
-    assert f"port {port} is taken" in made.stderr
+        for given, says in ((port, f"port {port} is taken"), ("abc", "PORT=abc is no port")):
+            command = ["make", "run", f"PORT={given}", f"VENV={tmp_path / 'venv'}"]
+            made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+            assert made.returncode != 0
+            assert made.stderr.startswith(says)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_second_service_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    env = {**os.environ, "PORT": str(free_port()), "DATA": str(tmp_path)}
+    with run.alone(tmp_path):
+        command = [sys.executable, "-m", "devtools.run"]
+        second = subprocess.run(
+            command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=30
+        )
+    assert second.returncode == 1
+    assert second.stderr.startswith(f"the service is running already, with its data in {tmp_path}")
+
+
+@pytest.mark.parametrize("port", ["abc", "0", "65536"])
+def test_a_port_that_is_none_is_told(port: str) -> None:
+    command = [sys.executable, "-m", "devtools.run"]
+    env = {**os.environ, "PORT": port}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"argument --port: invalid port value: '{port}'\n")
+
+
+PROGRAMS = [
+    path.stem for path in (ROOT / "devtools").glob("*.py") if "__main__" in path.read_text()
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_program_has_help(program: str) -> None:
+    command = [sys.executable, "-m", f"devtools.{program}", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout.startswith(f"usage: python -m devtools.{program} [-h]")
