@@ -28,13 +28,15 @@ SCOPES = ["orders", "payments", "ops"]
 
 
 class Command(click.Command):
-    """A command that turns an error of the service into one line without a traceback."""
+    """A command that turns an error of the service, or in printing, into one line without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         replace_unprintable()
         try:
             return super().invoke(ctx)
-        except OrderError as error:
+        except BrokenPipeError:  # click knows
+            raise
+        except (OrderError, OSError) as error:
             raise click.ClickException(str(error)) from error
 
 

@@ -21,6 +21,7 @@ from tests.conftest import DURABLE
 from tests.contract.state import attempts, state
 from tests.faults.proxy import Mode, Proxy
 from tests.integration.workers import tasks as stored
+from tests.integration.workers import with_connections
 from tests.unit.engine import Heard
 from worker import (
     Backoff,
@@ -36,10 +37,8 @@ from worker import (
     Task,
     Unavailable,
     UnsafeServer,
-    connect,
     events,
 )
-from worker.queue.environment import Environment
 from worker.queue.replies import Place
 from worker.runtime.lane import Batch
 
@@ -47,17 +46,6 @@ from worker.runtime.lane import Batch
 LONG = 60.0
 DAY = 86_400_000
 NEVER = 2**53 - 1
-
-
-def with_connections(**settings: Any) -> Environment:
-    """An environment whose connections have these settings, too."""
-
-    def made(url: str, **options: Any) -> redis.Redis:
-        client = connect(url, **options)
-        client.connection_pool.connection_kwargs |= settings
-        return client
-
-    return Environment(connect=made)
 
 
 class Waiting:

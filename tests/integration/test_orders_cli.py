@@ -1,5 +1,6 @@
 """flask --app orders.app keys ..., providers ... and stock ..."""
 
+import errno
 import json
 import os
 import subprocess
@@ -94,6 +95,23 @@ def test_a_list_of_an_unknown_client_says_that_there_is_none(
     refused = run(bare, command, "list", "nobody", *options)
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr == "Error: There is no client of that name.\n"
+
+
+def test_a_list_that_cannot_be_printed_ends_with_a_sentence(
+    bare: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("worker.console.click.echo", full)
+    assert run(bare, "keys", "list").stderr == "Error: [Errno 28] No space left on device\n"
+
+
+def test_names_are_printed_in_any_encoding(bare: Api) -> None:
+    command = ("keys", "create", "\u8a02\u55ae", "--scope", "orders")
+    assert run(bare, *command).exit_code == 0
+    listed = bare.app.test_cli_runner(charset="latin-1").invoke(args=["keys", "list"])
+    assert (listed.exit_code, "  ??  " in listed.stdout) == (0, True)
 
 
 def test_a_client_without_providers_has_an_empty_list(bare: Api) -> None:

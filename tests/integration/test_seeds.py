@@ -19,7 +19,7 @@ import redis
 from devtools.processes import ROOT, wait_until
 from devtools.valkey import Valkey, private_valkey
 from tests.conftest import DURABLE
-from tests.integration.workers import running
+from tests.integration.workers import running, with_connections
 from tests.unit.engine import Heard
 from worker import (
     Backoff,
@@ -110,7 +110,9 @@ def test_an_idle_connection_that_is_closed_ends_no_loop(
         private_valkey(tmp_path, "--timeout", "1") as server,
         redis.Redis.from_url(server.url) as client,
         ThreadPoolExecutor(1) as thread,
-        Consumer(f"{server.url}?client_name=idle", "q", listeners=[heard]) as consumer,
+        Consumer(
+            server.url, "q", listeners=[heard], environment=with_connections(client_name="idle")
+        ) as consumer,
     ):
 
         def open_connections() -> int:

@@ -493,9 +493,9 @@ def test_flows_that_cannot_be_made_are_a_finding(doctor: Doctor) -> None:
 def test_for_people_each_line_says_how_it_is_and_what_to_do_next(
     valkey: Valkey, queue: DelayQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    queue.pause()
     queue.schedule("a", 1)
     queue.dead_letter([(queue.claim(1, 1000).tasks[0], "bad", None)])
+    queue.pause()
     assert main(["doctor", "--redis-url", valkey.url, FLOWS]) == 2
     dead, _, paused, advice, _, counts = capsys.readouterr().out.splitlines()
     assert dead.split()[:2] == ["warning", "queue.dead"]

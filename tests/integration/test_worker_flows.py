@@ -223,19 +223,6 @@ def test_not_every_round_or_worker_reads_dead_letters(
 # -- the end -------------------------------------------------------------------------------
 
 
-def test_a_thread_that_dies_ends_the_worker_with_its_error(valkey: Valkey) -> None:
-    def leave(_after: float | None, _before: float) -> Iterator[list[Due]]:
-        raise KeyboardInterrupt("enough")
-        yield []
-
-    worker = Worker([Flow(name="leaving", handler=nothing, sweep=leave)], valkey.url)
-    with ThreadPoolExecutor(1) as executor:
-        end = executor.submit(worker.run)
-        wait_until(end.done, "the worker to end")
-        with pytest.raises(KeyboardInterrupt, match="enough"):
-            end.result()
-
-
 def test_run_ends_only_after_the_handler_that_a_sweep_has_called() -> None:
     begun, go_on = threading.Event(), threading.Event()
     ended: list[str] = []

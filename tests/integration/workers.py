@@ -4,10 +4,14 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import redis
 
 from devtools.processes import Process
 from tests.contract.state import State, state
-from worker import DelayQueue, Worker
+from worker import DelayQueue, Worker, connect
+from worker.queue.environment import Environment
 
 #: What a queue stores of its workers and their claims, and not of its tasks.
 OF_WORKERS = ("workers", "heard", "sweeper", "lost_claims", "alone", "spared")
@@ -52,3 +56,14 @@ def deliveries(queue: DelayQueue) -> dict[str, int]:
         for task_id, kept in state(queue).get("tokens", {}).items()
     }
     return {task_id: count for task_id, count in counts.items() if count}
+
+
+def with_connections(**settings: Any) -> Environment:
+    """An environment whose connections have these settings, too."""
+
+    def made(url: str, **options: Any) -> redis.Redis:
+        client = connect(url, **options)
+        client.connection_pool.connection_kwargs |= settings
+        return client
+
+    return Environment(connect=made)

@@ -217,12 +217,11 @@ def test_a_moment_in_seconds_is_refused(text: str) -> None:
         moment_ms(None, None, text)
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_what_the_output_cannot_encode_is_printed_as_question_marks(
-    encoding: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     output = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "latin-1"))
     console.replace_unprintable()
     console.print_table(["id"], [["\u8a02\u55ae-3"]])
     sys.stdout.flush()

@@ -24,7 +24,7 @@ from devtools.processes import ROOT
 from orders.app import create_app
 from orders.config import Settings
 from orders.errors import SettingsInvalid
-from orders.http import problems
+from orders.log import log as orders_log
 from tests.clock import bound
 from tests.unit.engine import EVENT_KINDS
 from worker import Task, cli, events
@@ -397,7 +397,7 @@ def test_an_error_of_the_log_itself_is_dropped(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("level", ["warning", "exception"])
-@pytest.mark.parametrize("written_to", [log, problems.log], ids=["worker", "orders"])
+@pytest.mark.parametrize("written_to", [log, orders_log], ids=["worker", "orders"])
 def test_a_traceback_is_passed_on_as_text(written_to: Any, level: str) -> None:
     """Unless it is configured, structlog would show the local variables, and follow causes in a circle for ever."""
     with capture_logs() as lines:

@@ -384,14 +384,6 @@ def test_a_thread_that_dies_ends_its_worker_with_its_error(
     assert line["error"] == "SystemExit: bad luck"
 
 
-def test_system_exit_in_an_applications_sweep_ends_the_worker(clients: Clients) -> None:
-    def sweep(_after: float | None, _before: float) -> list[list[Due]]:
-        raise SystemExit("bad luck")
-
-    with pytest.raises(SystemExit, match="bad luck"):
-        clients.worker([_flow(sweep=sweep, sweep_seconds=0.01)]).run()
-
-
 def test_on_an_unsafe_server_a_worker_goes_on_from_its_records(
     clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,8 +87,9 @@ class Chosen:
 
         Raises NoSuchQueue for one without a flow that Redis has nothing of either: its name is probably misspelled.
         """
+        flows = self.flows_by_queue()
         client = self.client()
-        found = [(DelayQueue(client, name), flow) for name, flow in self.flows_by_queue().items()]
+        found = [(DelayQueue(client, name), flow) for name, flow in flows.items()]
         for queue, flow in found:
             if flow is None and not (self.new or queue.exists()):
                 known = set[str]()
