@@ -5,7 +5,6 @@ import statistics
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -150,13 +149,6 @@ def test_a_wait_costs_nothing_but_the_slow_poll(
     assert sent <= of_the_script
 
 
-def test_a_time_out_ends_the_wait_with_nothing(queue: DelayQueue, consumer: Consumer) -> None:
-    queue.schedule("a", delay_ms=DAY)
-    for timeout_seconds in (0, 0.01):
-        with consumer.take(timeout_seconds) as task:
-            assert task is None
-
-
 def test_what_is_due_is_taken_without_a_wait_by_the_first_look(
     queue: DelayQueue, consumer: Consumer
 ) -> None:
@@ -249,21 +241,6 @@ def test_a_task_whose_block_raises_comes_after_its_backoff(
     assert kept.split()[2:8] == attempts(1, failures=1, before=1).split()[2:]
     assert 60_000 <= int(kept.split()[1]) <= 120_000, "a backoff, and what the block took"
     assert consumer.counts == {"failed": 1}
-
-
-def test_a_task_that_failed_too_often_becomes_a_dead_letter(
-    redis_client: redis.Redis, queue: DelayQueue
-) -> None:
-    quick = Backoff(base_seconds=0.001, cap_seconds=0.001)
-    queue.schedule("a", 1)
-    with Consumer(redis_client, "q", max_failures=3, backoff=quick) as consumer:
-        for _ in range(3):
-            with pytest.raises(KeyError), consumer.take(LONG):
-                raise KeyError("mine")
-    [letter] = queue.dead()
-    assert (letter.id, letter.story["reason"]) == ("a", "failed too often")
-    assert letter.story["error"] == "KeyError: 'mine'"
-    assert "test_consumer.py" in letter.story["traceback"]
 
 
 OUTCOMES: list[tuple[Outcome, dict[str, int], str]] = [
@@ -525,39 +502,6 @@ def test_a_wait_survives_a_firewall_that_drops_idle_links(
     proxy.close()
 
 
-def test_three_queues_are_taken_from_in_strict_order(
-    valkey: Valkey, redis_client: redis.Redis
-) -> None:
-    """No task is taken while one that was offered before the claim waits in a queue named earlier."""
-    names = ["high", "medium", "low"]
-    queues = [DelayQueue(redis_client, name) for name in names]
-    offering = threading.Event()
-
-    def offer(queue: DelayQueue) -> None:
-        for n in range(20):
-            queue.schedule_many((f"{n} {m}", 1, b"") for m in range(5))
-            offering.set()
-
-    with (
-        Consumer(valkey.url, names) as consumer,
-        ThreadPoolExecutor(len(names)) as executor,
-    ):
-        offers = [executor.submit(offer, queue) for queue in queues]
-        assert offering.wait(LONG)
-        taken = Counter[str]()
-        while sum(taken.values()) < 300:
-            before = [queue.stats().due for queue in queues]
-            with consumer.take(LONG):
-                after = [queue.stats() for queue in queues]
-                [name] = [q.name for q, s in zip(queues, after, strict=True) if s.leased]
-                first = next((n for n, due in enumerate(before) if due), len(names) - 1)
-                assert names.index(name) <= first
-                taken[name] += 1
-        for each in offers:
-            each.result(LONG)
-    assert taken == dict.fromkeys(names, 100)
-
-
 def test_a_wait_and_an_ack_survive_a_restart_of_redis(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -594,27 +538,6 @@ def test_a_server_that_may_delete_tasks_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UnsafeServer, match="allkeys-lru"), consumer.take(0):
             raise AssertionError
         assert state(queue) == {"scheduled": {"a": 1}}
-
-
-def test_what_an_unsafe_server_handed_out_is_given_back(tmp_path: Path) -> None:
-    """It is checked again after an outage, once it answers a claim."""
-    with (
-        private_valkey(tmp_path) as server,
-        redis.Redis.from_url(server.url) as client,
-        Consumer(server.url, "q") as consumer,
-    ):
-        queue = DelayQueue(client, "q")
-        with consumer.take(0):
-            pass
-        client.config_set("maxmemory-policy", "allkeys-lru")
-        consumer._server.forget()
-        queue.schedule("a", 1)
-        with consumer.take(0) as task:
-            assert task is None
-        assert state(queue) == {"scheduled": {"a": 1}, "tokens": {"a": attempts(1)}}
-        client.config_set("maxmemory-policy", "noeviction")
-        with consumer.take(LONG) as task:
-            assert task is not None
 
 
 # -- closing -------------------------------------------------------------------------------

@@ -1,10 +1,8 @@
 """A worker in this process: what it settles, and what it does when something goes away."""
 
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,6 @@ from worker import (
     Task,
     Unavailable,
     Worker,
-    one_at_a_time,
 )
 
 
@@ -102,59 +99,6 @@ def test_a_batch_is_released_at_once_while_a_thread_waits(
     assert state(queue) == {}
 
 
-def test_no_further_task_begins_until_redis_takes_a_refused_ack(
-    valkey: Valkey, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = DelayQueue(redis_client, "refused")
-    queue.schedule_many((str(n), 1, b"") for n in range(8))
-    begun: list[str] = []
-    asked: list[Sequence[Task]] = []
-    flow = Flow(name="refused", handler=one_at_a_time(lambda task: begun.append(task.id)))
-    worker = Worker([flow], valkey.url)
-    [station] = worker._stations
-    station.limit = 8
-    ack = station.queue.ack
-
-    def refuse_once(done: Sequence[Task]) -> None:
-        asked.append(done)
-        if len(asked) == 1:
-            raise redis.ConnectionError("refused")
-        ack(done)
-
-    monkeypatch.setattr(station.queue, "ack", refuse_once)
-    with running(worker):
-        wait_until(lambda: worker.counts["done"] == 8, "all to be acked")
-    assert worker.counts["released"] == 7
-    assert sorted(begun) == [str(n) for n in range(8)]
-    assert state(queue) == {}
-
-
-def test_a_failing_task_is_retried_ever_later_until_it_dies(
-    valkey: Valkey, redis_client: redis.Redis
-) -> None:
-    tries: list[tuple[int, float]] = []
-
-    def fail(tasks: Sequence[Task]) -> None:
-        [task] = tasks
-        tries.append((task.failures, time.monotonic()))
-        raise KeyError(task.id)
-
-    backoff = Backoff(base_seconds=0.04, cap_seconds=0.08)
-    flow = Flow(name="failing", handler=fail, max_failures=4, backoff=backoff)
-    queue = DelayQueue(redis_client, "failing")
-    queue.schedule("a", 1)
-    worker = Worker([flow], valkey.url)
-    with running(worker):
-        wait_until(lambda: queue.stats().dead, "the task to die")
-    assert [failures for failures, _ in tries] == [0, 1, 2, 3]
-    gaps = [after - before for (_, before), (_, after) in pairwise(tries)]
-    assert all(gap >= least for gap, least in zip(gaps, [0.02, 0.04, 0.04], strict=True))
-    [letter] = queue.dead()
-    assert (letter.story["reason"], letter.story["failures"]) == ("failed too often", 4)
-    assert letter.story["error"] == "KeyError: 'a'"
-    assert worker.counts == {"failed": 3, "dead": 1}
-
-
 def test_each_outcome_of_a_batch_is_settled_in_its_own_way(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
@@ -179,23 +123,6 @@ def test_each_outcome_of_a_batch_is_settled_in_its_own_way(
     assert worker.counts == {"done": 1, "retried": 1, "failed": 1, "dead": 1}
 
 
-def test_who_lost_its_lease_counts_it_and_writes_nothing(
-    valkey: Valkey, redis_client: redis.Redis
-) -> None:
-    queue = DelayQueue(redis_client, "stale")
-
-    def reschedule(tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            queue.schedule(task.id, 2**52)
-
-    queue.schedule("a", 1)
-    worker = Worker([Flow(name="stale", handler=reschedule)], valkey.url)
-    with running(worker):
-        wait_until(lambda: worker.counts["stale"], "the ack to be refused")
-    assert state(queue) == {"scheduled": {"a": 2**52}}
-    assert worker.counts == {"stale": 1, "done": 0}
-
-
 @pytest.mark.usefixtures("no_slow_poll")
 def test_a_paused_worker_goes_on_at_once_when_it_is_resumed(
     valkey: Valkey, redis_client: redis.Redis
@@ -209,19 +136,6 @@ def test_a_paused_worker_goes_on_at_once_when_it_is_resumed(
         wait_until(lambda: known.memory.paused, "a claim to find the pause")
         assert tasks(queue) == {"scheduled": {"a": 1}, "paused": "1"}
         queue.resume()
-        wait_until(lambda: worker.counts["done"], "the task")
-
-
-def test_a_key_of_another_type_does_not_end_the_worker(
-    valkey: Valkey, redis_client: redis.Redis
-) -> None:
-    queue = DelayQueue(redis_client, "spoilt")
-    redis_client.set(queue.keys.leased, "a string")
-    worker = Worker([Flow(name="spoilt", handler=lambda _: None)], valkey.url)
-    with running(worker):
-        wait_until(lambda: worker._stations[0]._failed_claims > 1, "claims to be refused")
-        redis_client.delete(queue.keys.leased)
-        queue.schedule("a", 1)
         wait_until(lambda: worker.counts["done"], "the task")
 
 
