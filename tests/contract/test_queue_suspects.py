@@ -28,6 +28,20 @@ def test_a_few_are_the_root_of_the_limit(queue: DelayQueue, limit: int, few: int
     assert len(queue.claim(limit, 100, now_ms=1100).tasks) == few
 
 
+def test_a_suspect_of_two_deaths_waits_while_one_is_alone(queue: DelayQueue) -> None:
+    queue.schedule_many([("1 killer", 1000, b""), ("2 innocent", 1001, b"")])
+    queue.claim(9, 100, now_ms=1001)
+    queue.claim(9, 100, now_ms=1101)
+    queue.schedule("fresh", 1000)
+    killer = one(queue, 1201, lease_ms=1000)
+    assert killer.id == "1 killer"
+    assert one(queue, 1201).id == "fresh"  # whoever dies now, the innocent is not held
+    assert queue.claim(9, 100, now_ms=1202).next_in_ms is not None
+    queue.ack([killer])
+    innocent = one(queue, 1301)
+    assert (innocent.id, innocent.deliveries) == ("2 innocent", 2)
+
+
 @pytest.mark.parametrize("killer", ["a killer", "z killer"])
 @pytest.mark.parametrize("kills_after_ms", [0, 20, 50, 90])
 def test_a_killer_buries_no_suspect_that_takes_long(

@@ -7,10 +7,10 @@ import redis
 
 from tests.contract.conftest import REAL
 from tests.contract.state import state
-from tests.contract.steps import bury
+from tests.contract.steps import bury, one
 from worker import DelayQueue, Due
 from worker.queue.formats import SLICE
-from worker.queue.replies import Restored
+from worker.queue.replies import Put, Restored
 from worker.queue.worker_side import FORGET_WORKERS_MS
 
 HOUR = 3_600_000
@@ -35,6 +35,20 @@ def test_a_long_page_rests_up_to_the_first_task_that_does_not(queue: DelayQueue)
     waiting = [Due(task_id, -1000) for task_id in ids]
     assert queue.restore(waiting, now_ms=2000).parked == 0
     assert queue.restore([*reversed(waiting)], now_ms=2000).parked == SLICE
+
+
+@pytest.mark.parametrize("put", [Put.FAILED, Put.AGAIN])
+def test_a_task_put_off_after_its_time_had_come_is_left_alone(queue: DelayQueue, put: Put) -> None:
+    """Its handler or backoff has looked; the records say no more than that it is overdue."""
+    queue.schedule("a", HOUR)
+    queue.retry([(one(queue, HOUR), 60_000)], put, now_ms=HOUR)
+    before = state(queue)
+    for later in (0, 1, 30_000, 59_999):
+        found = queue.restore([Due("a", -later)], now_ms=HOUR + later)
+        assert found == Restored((), due=0, parked=1, paused=False)
+        assert state(queue) == before
+    assert queue.restore([Due("a", -60_000)], now_ms=HOUR + 60_000).due == 1
+    assert state(queue) == before
 
 
 # -- who sweeps ----------------------------------------------------------------------------
