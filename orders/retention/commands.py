@@ -11,6 +11,7 @@ from flask.cli import with_appcontext
 from orders.cli import Command
 from orders.http.auth import services
 from orders.http.schemas.types import rfc3339
+from orders.queues import answering
 from orders.sql.ids import is_uuid
 from orders.sql.statements import Position
 
@@ -75,6 +76,9 @@ def erase(order_ids: tuple[str, ...], client: str | None, reference: str | None)
     """
     for order_id in _chosen(order_ids, client, reference):
         erased = services().retention.erase(order_id)
+        # A dead letter's error may quote the order. If its check fails again, it quotes what is left.
+        with answering():
+            services().queue.requeue([order_id])
         click.echo(f"{order_id}: erased, with {erased.messages} messages of providers")
         if erased.waiting:
             click.echo(

@@ -13,6 +13,7 @@ import pytest
 import redis
 import sqlalchemy as sa
 
+from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from orders.errors import OrderNotFound
 from orders.http.schemas.orders import OrderIn
@@ -23,6 +24,7 @@ from orders.webhooks.domain import Answer, Message
 from orders.webhooks.flow import body_of
 from tests.conftest import Api, Shop, serving
 from tests.integration.test_api_routes import content
+from tests.integration.test_ops import bury
 from tests.integration.test_providers import waits
 from tests.integration.test_retention import (
     DAYS,
@@ -229,6 +231,16 @@ def test_a_message_that_was_written_before_is_written_anew(hooks: Hooks) -> None
     message = hooks.claim(write)
     assert message is not None
     assert "A-1" in (message.body or "")
+
+
+def test_a_dead_letter_that_quotes_an_order_is_tried_again(hooks: Hooks) -> None:
+    order_id, queue = hooks.place(**NAMED), hooks.services.queue
+    wait_until(lambda: queue.stats().scheduled == 1, "its check")
+    bury(queue, order_id, error=ValueError(PERSON))
+    assert "{order-timeout}:letters" in hooks.traces(PERSON)
+    hooks.erase(order_id)
+    assert hooks.traces(PERSON) == set()
+    assert queue.stats().scheduled == 1
 
 
 def test_a_deleted_orders_messages_are_erased(hooks: Hooks) -> None:
