@@ -1,6 +1,7 @@
 """Deaths and lost replies: what counts as a delivery, and how the task that kills is found."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -8,7 +9,9 @@ import redis
 from tests.contract.conftest import REAL
 from tests.contract.state import state
 from tests.contract.steps import never_sent, one, reply_lost
+from tests.unit.engine import Clock
 from worker import DelayQueue, Task
+from worker.queue.scripted import ScriptedQueue
 from worker.queue.worker_side import MAX_LOST_CLAIMS
 
 
@@ -173,3 +176,34 @@ def test_only_the_latest_hundred_lost_replies_are_reported(
     queue._redis.delete(queue.keys.lost_claims)
     assert one(queue, 1100).deliveries == 0
     assert len(state(queue)["lost_claims"]) == MAX_LOST_CLAIMS
+
+
+# -- outages -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(queue: DelayQueue, other: DelayQueue) -> Clock:
+    """The clock of the workers, in seconds."""
+    clock = Clock()
+    queue.environment = other.environment = clock.environment
+    return clock
+
+
+def fail(queue: DelayQueue) -> None:
+    """A call that Redis does not answer."""
+    error = redis.ConnectionError("refused")
+    with (
+        patch.object(ScriptedQueue, "_run", side_effect=error),
+        pytest.raises(redis.ConnectionError),
+    ):
+        queue.claim(1, 1, now_ms=0)
+
+
+@pytest.mark.parametrize("seconds", [0.9, 3.3])
+def test_a_short_silence_spares_nobody(queue: DelayQueue, clock: Clock, seconds: float) -> None:
+    queue.schedule("a", 1000)
+    one(queue, 1000)
+    fail(queue)
+    clock.move(seconds)
+    [task] = queue.claim(9, 10_000, now_ms=5000).tasks
+    assert task.deliveries == 1
