@@ -16,7 +16,7 @@ from .formats import id_to_bytes, id_to_text, ids_to_bytes, slices
 from .replies import Letter, Place, Stats, TaskState, WorkerStatus
 from .scripted import ScriptedQueue
 
-#: How many dead letters are read at a time.
+#: How many dead letters are read at a time, and how many tasks are looked up: four commands for each.
 LETTERS = 100
 #: How many are removed at a time. Fewer, because each memory page is copied on its first write while Redis
 #: rewrites its file.
@@ -132,7 +132,7 @@ class OperatorSide(ScriptedQueue):
     ) -> dict[str, TaskState]:
         """Where those of these tasks are that the queue has. Changes nothing."""
         found: dict[str, TaskState] = {}
-        for part in slices(ids_to_bytes(ids)):
+        for part in slices(ids_to_bytes(ids), size=LETTERS):
             reply = self._run("look_up", now_ms, *part)
             for n, task_id in enumerate(part):
                 place, *counts, error = reply[6 * n : 6 * n + 6]
