@@ -31,7 +31,8 @@ PAYLOADS = st.sampled_from([b"", b"\x00\xff", b"{}"])
 #: Parts of a millisecond are rounded up.
 DELAYS = st.integers(-20, 160).map(lambda quarters: quarters / 4)
 LEASES = st.integers(1, 40)
-WORKERS = st.sampled_from(["w 1", "1"])
+NAMES: tuple[str, ...] = ("w 1", "1")
+WORKERS = st.sampled_from(NAMES)
 #: Of what would undo too much of what the other rules did.
 SELDOM = st.sampled_from([False, False, False, False, True])
 DAY = 86_400_000
@@ -103,6 +104,8 @@ class Machine(RuleBasedStateMachine):
     """Does the same to the queue and to the model, and compares all that is stored."""
 
     claimed: Bundle[Task] = Bundle("claimed")
+    #: The workers' ids.
+    names = NAMES
 
     def __init__(self, client: redis.Redis) -> None:
         super().__init__()
@@ -113,8 +116,8 @@ class Machine(RuleBasedStateMachine):
         environment = Environment(clock=lambda: self.ran / 1000, token=numbered())
         self.queue, *queues = (QueueAt(self.time, client, environment) for _ in range(3))
         #: Each worker has a queue of its own, and lost some replies that it has not reported yet.
-        self.workers = dict(zip(("w 1", "1"), queues, strict=True))
-        self.unreported: dict[str, list[str]] = {"w 1": [], "1": []}
+        self.workers = dict(zip(self.names, queues, strict=True))
+        self.unreported: dict[str, list[str]] = {name: [] for name in self.names}
         #: Since when Redis has not answered a worker, and its clock minus this machine's as that knows it.
         self.silent: dict[str, int] = {}
         self.ahead: dict[str, int] = {}
@@ -342,7 +345,11 @@ class Machine(RuleBasedStateMachine):
         error=st.sampled_from([redis.TimeoutError, redis.ConnectionError]),
     )
     def claim_and_lose_the_reply(
-        self, worker: str, limit: int, lease: int, error: type[redis.RedisError]
+        self,
+        worker: str,
+        limit: int,
+        lease: int,
+        error: type[redis.RedisError] = redis.TimeoutError,
     ) -> None:
         said = self.said(worker)
         with reply_lost(self.workers[worker], error):

@@ -51,6 +51,8 @@ def next_run(now: int, offset: int) -> Run:
 class QueueWorld(Machine):
     """Each move is made on the server and on the model, which are compared after it."""
 
+    names = WORKERS
+
     def __init__(self, client: redis.Redis) -> None:
         super().__init__(client)
         self._keys = self.queue.keys.stored()
