@@ -130,7 +130,9 @@ ROWS = [
         status=2,
     ),
     Row(
-        "flask --app orders.app providers rotate ID", "'ID' is not an id: providers list", status=2
+        "flask --app orders.app providers rotate ID",
+        "'ID' is not an id: lists and searches show them",
+        status=2,
     ),
     # Examples
     Row("examples plain_que", "there is no example plain_que: did you mean plain_queue?", status=2),
