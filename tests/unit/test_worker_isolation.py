@@ -308,7 +308,9 @@ def test_of_tasks_that_come_one_by_one_only_the_first_may_be_at_fault(*, alone: 
     flow = Struck("a", "b", "c", alone=alone)
     found = [_sorted(flow.run(each)) for each in "abca"]
     assert found[0] == (["a"], [], [], False)
-    assert found[1:] == [([], [each], [], True) for each in "bca"]
+    assert [each[:3] for each in found[1:]] == [([], [each], []) for each in "bca"]
+    # One at a time, ever more are tried before it is an outage, as others may wait behind them.
+    assert [each[3] for each in found[1:]] == ([True, False, True] if alone else [True] * 3)
 
 
 @pytest.mark.parametrize("ids", ["axxbxx", "xaxxbx", "xxxxab", "abx"])
@@ -337,7 +339,7 @@ def test_an_outage_that_the_probe_finds_is_also_that_of_who_failed_before() -> N
         if next(answers):
             raise Unavailable
 
-    results = _run(Poisoned("0", "1"), _tasks(2), probe=probe)
+    results = _run(Poisoned("0", "1"), _tasks(2), probe=probe, strikes=Strikes())
     assert _sorted(results) == ([], [], ["1", "0"], True)
 
 
@@ -347,14 +349,35 @@ def test_who_failed_alone_before_the_stop_has_failed() -> None:
     assert _sorted(results) == (["0"], [], ["1"], False)
 
 
-def test_how_many_are_known_to_be_at_fault_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_is_not_over_because_one_task_was_done() -> None:
+    """It may have had nothing to do. Each counts once for that, and never again while none is done."""
+    flow = Struck(*"abc")
+    assert _sorted(flow.run(*"abc"))[3]
+    flow.run("x")
+    assert _sorted(flow.run(*"abc")) == ([*"abc"], [], [], False)
+    for attempt in range(2, 9):
+        failed, again, untouched, is_outage = _sorted(flow.run(*"abc", attempt=attempt))
+        assert (failed, {*again, *untouched}, is_outage) == ([], {*"abc"}, True)
+
+
+def test_however_many_are_at_fault_others_wait_for_few_outages() -> None:
+    flow = Struck(*(bad := [str(n) for n in range(100)]))
+    waiting, outages, done = [*bad, "good"], 0, list[str]()
+    while not done:
+        results = flow.run(*waiting[: flow.strikes.patience])
+        tried = {task.id for task in results.handled()}
+        waiting = [each for each in waiting if each not in tried]
+        outages += results.outage is not None
+        done = [task.id for task in results.done]
+    assert (done, outages) == (["good"], 6)
+
+
+def test_how_many_failed_tasks_are_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.runtime.isolation.MAX_REMEMBERED", 2)
-    flow = Struck("a", "b", "c")
-    flow.run("x", "a", "b")
-    assert flow.strikes._at_fault == {*"ab"}
-    flow.run("y", "c")
-    flow.run("z")
-    assert flow.strikes._at_fault == set()
+    flow = Struck(*"abcdef")
+    for each in "abcdef":
+        flow.run(each, "x")
+        assert len(flow.strikes._failed) <= 3
 
 
 @pytest.mark.parametrize("probe", [_pass, None])

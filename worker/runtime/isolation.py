@@ -11,8 +11,10 @@ from ..queue.environment import REAL, Clock
 
 #: How long to look for the tasks whose rows are locked: each call that meets one lasts as long as a lock timeout.
 ISOLATION_SECONDS = 5.0
-#: How many tasks that are at fault a flow remembers.
+#: How many tasks that failed a flow remembers.
 MAX_REMEMBERED = 10_000
+#: How many failing tasks one trial costs, at most, while an outage lasts that only tasks can tell.
+MOST_PATIENCE = 64
 
 
 class LookAgain(Retry):
@@ -96,30 +98,37 @@ def _is_delay(ms: object) -> bool:
 class Strikes:
     """Tells an error that strikes every task of a flow from one that is a task's own. Any thread may use it.
 
-    What fails for each of several tasks alone while none is done is no task's fault. At fault is a task that is the
-    only one to fail, or that fails while others are done.
+    What fails for each of several tasks alone while none is done is no task's fault: they are put off. At fault is a
+    task that is the only one to fail, or that fails although others were done since it failed before.
     """
 
     def __init__(self) -> None:
         #: Who failed alone since a task was last done.
         self._struck = set[str]()
-        #: Who failed while others were done, and was not done since. Those that were forgotten are found again.
-        self._at_fault = set[str]()
+        #: By task, how often others had been done when it failed last. Who was forgotten is found again.
+        self._failed = dict[str, int]()
+        self._successes = 0
+        self._put_off = 0
+        #: How many tasks to put off until it counts as an outage: more each time, as those that are at fault may be
+        #: many, and the others wait behind them.
+        self.patience = 1
 
     def done(self, tasks: Iterable[Task]) -> None:
         """Note that these were done, so the flow works."""
-        self._at_fault |= self._struck
+        self._successes += 1
         self._struck.clear()
-        self._at_fault.difference_update(task.id for task in tasks)
-        if len(self._at_fault) > MAX_REMEMBERED:
-            self._at_fault.clear()
+        self._put_off, self.patience = 0, 1
+        for task in tasks:
+            self._failed.pop(task.id, None)
 
     def is_at_fault(self, failed: BatchResult, others: BatchResult) -> bool:
         """Whether a task that failed alone is known to be at fault. ``others`` of its batch went before."""
         [(task, _)] = failed.failed
-        if others.works:
-            self._at_fault.add(task.id)
-        if task.id in self._at_fault:
+        if len(self._failed) > MAX_REMEMBERED:
+            self._failed.clear()
+        before = self._failed.get(task.id, self._successes)
+        self._failed[task.id] = self._successes
+        if others.works or before < self._successes:
             return True
         self._struck.add(task.id)
         return False
@@ -127,6 +136,24 @@ class Strikes:
     @property
     def strike_all(self) -> bool:
         return len(self._struck) > 1
+
+    def put_off(self, struck: BatchResult) -> BatchResult:
+        """The results of tasks that were struck: each is looked at again, and at last it is an outage."""
+        self._put_off += len(struck.failed)
+        is_outage = self._put_off >= self.patience
+        results = self.outage(struck) if is_outage else BatchResult(raised=struck.raised)
+        for task, own in struck.failed:  # each is kept with its own error
+            results.add(task, LookAgain(task, Unavailable(described(own))))
+        return results
+
+    def outage(self, struck: BatchResult) -> BatchResult:
+        """The outage that struck these."""
+        error = struck.raised
+        assert error is not None
+        self._put_off, self.patience = 0, min(MOST_PATIENCE, 2 * self.patience)
+        outage = Unavailable(f"It fails for every task: {described(error)}")
+        outage.__cause__ = error
+        return BatchResult(outage=outage)
 
 
 def handle(
@@ -143,27 +170,30 @@ def handle(
     one task at a time gets each task alone from the start. Before each call, ``keep_going`` is asked with its
     tasks. Once it returns false, or there is an outage, the rest is left untouched.
 
-    If the flow has a probe, ``strikes``, which it keeps from batch to batch, may tell that there is an outage
-    although the probe passes.
+    ``strikes``, which a flow keeps from batch to batch, may tell that there is an outage although the probe passes.
     """
-    strikes = strikes or Strikes()
-    known, suspects = BatchResult(), BatchResult()
+    known, suspects, put_off = BatchResult(), BatchResult(), BatchResult()
     for each in _isolated(flow, tasks, lambda batch: not known.outage and keep_going(batch), clock):
         results = each
-        if results.works:
-            strikes.done(results.done)
+        if strikes and results.works:
+            strikes.done([*results.done, *(task for task, _ in results.rescheduled)])
             results.merge(suspects)
             suspects = BatchResult()
-        elif results.raised and flow.probe and not strikes.is_at_fault(results, known):
+        elif strikes and results.raised and not strikes.is_at_fault(results, known):
             suspects.merge(results)
             if not (strikes.strike_all or flow.one_at_a_time):
                 continue  # the next call tells
-            results = _outage_of(suspects) if strikes.strike_all else suspects
+            results = suspects
+            if strikes.strike_all:
+                results = strikes.put_off(suspects)
+                put_off.merge(results)
             suspects = BatchResult()
         known.merge(results)
         yield results
     if suspects.failed:
         yield BatchResult(untouched=suspects.tasks()) if known.outage else suspects
+    elif strikes and put_off.raised and not (known.works or known.outage or flow.one_at_a_time):
+        yield strikes.outage(put_off)
 
 
 def _isolated(
@@ -193,18 +223,6 @@ def _isolated(
         yield results
     if batches:
         yield BatchResult(untouched=[task for batch in reversed(batches) for task in batch])
-
-
-def _outage_of(struck: BatchResult) -> BatchResult:
-    """The results of tasks that an outage struck, although the probe passes: each is looked at again."""
-    error = struck.raised
-    assert error is not None
-    outage = Unavailable(f"It fails for every task: {described(error)}")
-    outage.__cause__ = error
-    results = BatchResult(outage=outage)
-    for task in struck.tasks():
-        results.add(task, LookAgain(task, outage))
-    return results
 
 
 def _first_batches(flow: Flow, tasks: Sequence[Task]) -> list[Sequence[Task]]:

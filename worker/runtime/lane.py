@@ -86,7 +86,9 @@ class Station:
         self.pause = PauseWatch(flow, queue)
         self.settler = Settler(flow, queue, shared)
         self.renewer = Renewer(flow, queue, shared, self.settler)
-        self.strikes = Strikes()
+        # Each run of a recurring task has effects of its own, and the next one shows what is wrong.
+        has_many = flow.probe is not None and not isinstance(flow, Recurring)
+        self.strikes = Strikes() if has_many else None
         self._recurrence = (
             Recurrence(flow, queue, shared.emit) if isinstance(flow, Recurring) else None
         )
@@ -175,11 +177,12 @@ class Station:
 
     def adapt(self, results: BatchResult) -> None:
         """Double the limit, or halve it if tasks were released, or if something was unavailable to one of them."""
-        if not results.outage:
+        if not (results.outage or (self.strikes and self.strikes.strike_all)):
             self.gate.handled()
         locked = any(isinstance(retry, LookAgain) for _, retry in results.retries)
         if results.untouched or locked:
-            self.limit = max(1, self.limit // 2)
+            patience = self.strikes.patience if self.strikes else 1
+            self.limit = max(min(self._most, patience), self.limit // 2)
         else:
             self.limit = min(self._most, self.limit * 2)
 
