@@ -338,6 +338,19 @@ def test_nothing_is_cancelled_early_before_the_jump_was_seen(shop: Shop) -> None
         assert shop.service.expire(connection, [order.id], not_after=guard.not_after()) == {}
 
 
+def test_what_keeps_an_order_does_not_end_by_a_clock_that_jumped(shop: Shop) -> None:
+    order = shop.place()
+    with shop.service._engine.begin() as connection:
+        unpaid = connection.execute(sa.select(unpaid_orders)).one()
+        passed = {"expires_at": unpaid.expires_at - timedelta(hours=3)}
+        passed["kept_until"] = unpaid.expires_at - timedelta(hours=1)
+        connection.execute(sa.update(unpaid_orders).values(passed))
+    right = unpaid.expires_at - timedelta(hours=2)
+    with autocommit(shop.service._engine) as connection:
+        assert shop.service.expire(connection, [order.id], not_after=right).keys() == {order.id}
+        assert shop.service.expire(connection, [order.id]) == {}
+
+
 def test_an_error_of_the_guard_counts_against_no_order(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

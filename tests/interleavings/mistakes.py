@@ -176,7 +176,7 @@ IN_SQL: list[SqlMistake] = [
         "order.cancelled",
     ),
     SqlMistake(
-        "coalesce(kept_until <= statement_timestamp(), true)",
+        "coalesce(kept_until <= least(statement_timestamp(), $2::timestamptz), true)",
         "true",
         _at("being paid", "unpaid row", "expire, describe"),
     ),

@@ -24,7 +24,7 @@ overdue AS (
     WHERE order_id = ANY (ARRAY(SELECT order_id FROM given))
       AND CASE WHEN expires_at <= least(statement_timestamp(), :not_after::timestamptz)
           THEN true ELSE false END                  -- hidden from the index of deadlines: the ids are looked up
-      AND coalesce(kept_until <= statement_timestamp(), true)
+      AND coalesce(kept_until <= least(statement_timestamp(), :not_after::timestamptz), true)
       AND NOT EXISTS (SELECT FROM stops WHERE client_id IS NULL)
       AND client_id <> ALL (ARRAY(SELECT client_id FROM stops WHERE client_id IS NOT NULL))
     ORDER BY order_id
