@@ -238,8 +238,10 @@ def settle(step: Step) -> sa.Select[Any]:
     unpaid orders.
     """
     closed = one_of(attempts.id, ids("closed"))
+    given = p("for_outcome", type_=attempts.outcome.type)
     outcome = sa.case(
         (_is_reported, text_literal(AttemptOutcome.SUCCEEDED)),
+        (given.is_not(None), given),
         (closed, text_literal(AttemptOutcome.CLOSED)),
         (attempts.asks, text_literal(AttemptOutcome.UNKNOWN)),
         else_=text_literal(AttemptOutcome.EXPIRED),
@@ -250,7 +252,7 @@ def settle(step: Step) -> sa.Select[Any]:
         .where(_among, unindexed(attempts.settled_at.is_(None)))
         .values(
             settled_at=clock(),
-            outcome=sa.func.coalesce(p("for_outcome", type_=attempts.outcome.type), outcome),
+            outcome=outcome,
         )
         .returning(attempts.order_id),
     )
