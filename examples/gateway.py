@@ -56,6 +56,7 @@ class Stripe:
             return {
                 "outcome": "paid",
                 "order_id": session["client_reference_id"],
+                "reference": session["id"],
                 "amount_minor": session["amount_total"],
                 "currency": session["currency"],
                 "paid_at": datetime.fromtimestamp(charged, UTC).isoformat(),

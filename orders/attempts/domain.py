@@ -73,17 +73,19 @@ class Paid(NamedTuple):
     """The provider has taken money for it."""
 
     order_id: str
+    reference: str
     amount_minor: int
     currency: str
     #: By the provider's clock.
     paid_at: datetime | None = None
 
     def check(self, attempt: DueAttempt) -> None:
-        """Raises ReferenceReused if it was for something else than the client's order.
+        """Raises ReferenceReused if it is another payment, or for something else than the client's order.
 
         A client may give an attempt any reference: also that of a payment for another order.
         """
-        if self[:3] != (attempt.order_id, attempt.amount_minor, attempt.currency):
+        asked = (attempt.order_id, attempt.reference, attempt.amount_minor, attempt.currency)
+        if self[:4] != asked:
             raise ReferenceReused
 
 

@@ -188,7 +188,6 @@ class Closing:
             self._services.orders.pay(
                 attempt.client_id,
                 provider=attempt.provider,
-                reference=attempt.reference,
                 **reply._asdict(),
             )
         except StorageUnavailable:

@@ -91,7 +91,10 @@ def reply_of(body: str) -> Reply:
     try:
         reply = CloseReply.model_validate(parse_object(body.encode())).root
     except (BadRequest, ValidationError) as error:
-        raise GatewayUnavailable(f"It makes no sense: {_reason(error)}"[:200]) from error
+        # Not what it says, which may be about a person: errors are kept with their tasks.
+        wrong = error.errors(include_url=False) if isinstance(error, ValidationError) else []
+        where = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['type']}" for each in wrong)
+        raise GatewayUnavailable(f"It makes no sense: {where or 'no JSON object'}"[:200]) from None
     if isinstance(reply, PaidReply):
         return Paid(**reply.model_dump(exclude={"outcome"}))
     return Closed() if reply.outcome == "closed" else Unknown()

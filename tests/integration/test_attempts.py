@@ -51,8 +51,11 @@ class Scripted:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
-        if isinstance(answer, Paid) and not answer.order_id:
-            return answer._replace(order_id=attempt.order_id)
+        if isinstance(answer, Paid):
+            order_id = answer.order_id or attempt.order_id
+            return answer._replace(
+                order_id=order_id, reference=answer.reference or attempt.reference
+            )
         return answer
 
 
@@ -350,7 +353,7 @@ def test_an_attempt_needs_ones_own_unpaid_order(till: Till) -> None:
     ("answer", "status", "outcome"),
     [
         (Closed(), "cancelled", "closed"),
-        (Paid("", 250, "EUR"), "paid", "succeeded"),
+        (Paid("", "", 250, "EUR"), "paid", "succeeded"),
     ],
 )
 def test_the_provider_is_asked_before_its_order_is_cancelled(
@@ -376,7 +379,8 @@ def test_the_provider_is_asked_before_its_order_is_cancelled(
     "answer",
     [
         *(Unknown(), GatewayUnavailable()),
-        *(Paid("", 249, "EUR"), Paid("", 250, "USD"), Paid(str(uuid4()), 250, "EUR")),
+        *(Paid("", "", 249, "EUR"), Paid("", "", 250, "USD")),
+        *(Paid(str(uuid4()), "", 250, "EUR"), Paid("", "tx-9", 250, "EUR")),
     ],
 )
 def test_what_a_provider_does_not_tell_is_asked_up_to_a_bound(
@@ -402,7 +406,7 @@ def test_a_payment_for_another_order_settles_no_attempt(till: Till) -> None:
     order_id, other = (till.place(timeout_seconds=600) for _ in range(2))
     till.open(order_id)
     till.bank.paid(other, "tx-1")
-    till.gateway.answers = [Paid(other, 250, "EUR")]
+    till.gateway.answers = [Paid(other, "", 250, "EUR")]
     till.pass_(1000)
     assert till.settle()
     assert (till.status(order_id), till.gateway.asked) == ("unpaid", ["tx-1"])
@@ -524,7 +528,7 @@ def test_a_provider_is_asked_for_as_long_as_a_freeze_lasts(till: Till) -> None:
     order_id = till.place(timeout_seconds=600)
     till.open(order_id)
     till.services.freezes.open("customer", reason="the bank is down", by="a person", seconds=9000)
-    till.gateway.answers = [GatewayUnavailable(), Paid("", 250, "EUR")]
+    till.gateway.answers = [GatewayUnavailable(), Paid("", "", 250, "EUR")]
     till.pass_(600 + 1800 + 1)
     assert till.settle()
     assert till.settle() == {}

@@ -52,7 +52,7 @@ ATTEMPT = DueAttempt(
     is_over=False,
     is_unpaid=True,
 )
-PAID = f'{{"outcome":"paid","order_id":"{ORDER_ID}","amount_minor":250,"currency":"eur"}}'
+PAID = f'{{"outcome":"paid","order_id":"{ORDER_ID}","reference":"tx-1","amount_minor":250,"currency":"eur"}}'
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,13 @@ PAID = f'{{"outcome":"paid","order_id":"{ORDER_ID}","amount_minor":250,"currency
     [
         (200, '{"outcome":"closed","more":1}', Closed()),
         (200, '{"outcome":"unknown"}', Unknown()),
-        (202, PAID, Paid(ORDER_ID, 250, "EUR")),
-        (200, PAID.replace("250", "250.0"), Paid(ORDER_ID, 250, "EUR")),
-        (200, PAID.replace(ORDER_ID, f" {ORDER_ID.upper()}"), Paid(ORDER_ID, 250, "EUR")),
+        (202, PAID, Paid(ORDER_ID, "tx-1", 250, "EUR")),
+        (200, PAID.replace("250", "250.0"), Paid(ORDER_ID, "tx-1", 250, "EUR")),
+        (200, PAID.replace(ORDER_ID, f" {ORDER_ID.upper()}"), Paid(ORDER_ID, "tx-1", 250, "EUR")),
         (200, '{"outcome":"refused"}', None),
         (200, '{"outcome":"paid"}', None),
         (200, PAID.replace("order_id", "id"), None),
+        (200, PAID.replace("reference", "id"), None),
         (200, PAID.replace("{", '{"outcome":"closed",'), None),
         (200, PAID.replace("250", "0"), None),
         (200, PAID.replace("250", "2.5"), None),
@@ -106,7 +107,7 @@ def test_an_answer_may_be_as_long_as_a_report() -> None:
             more = "x" * (length - len(PAID) - len('"more":"",'))
             provider.text = PAID.replace("{", f'{{"more":"{more}",').encode()
             assert len(provider.text) == length
-            assert gateway.close(ATTEMPT) == Paid(ORDER_ID, 250, "EUR")
+            assert gateway.close(ATTEMPT) == Paid(ORDER_ID, "tx-1", 250, "EUR")
         provider.text = provider.text.replace(b"xx", b"xxx", 1)
         with pytest.raises(GatewayUnavailable):
             gateway.close(ATTEMPT)

@@ -216,6 +216,8 @@ class Scene:
 
     def close(self, attempt: DueAttempt | None = None, ask_about: str = "first") -> Reply:
         """Settle an attempt, whose provider is asked first; and be that provider."""
+        if isinstance(self.reply, Paid) and attempt is not None:
+            return self.reply._replace(reference=attempt.reference)
         if attempt is not None:
             return self.reply
         attempts = self.attempts.of_order(self.order.id, page_size=9)
@@ -229,7 +231,7 @@ class Scene:
         return self.reply
 
     def close_as_paid(self) -> Reply:
-        self.reply = Paid(self.order.id, self.order.total_minor, "EUR")
+        self.reply = Paid(self.order.id, "", self.order.total_minor, "EUR")
         return self.close()
 
     def die_while_closing(self) -> None:

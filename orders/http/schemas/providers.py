@@ -212,7 +212,7 @@ class ReportIn(
     """What a provider reports."""
 
 
-class PaidReply(Taken):
+class PaidReply(PaymentReport):
     """An attempt that was to be closed has been paid."""
 
     outcome: Literal["paid"]
