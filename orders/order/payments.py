@@ -73,10 +73,13 @@ class Payments(Transactional[OrderRepository]):
         return self.enter(client_id, payment_id, Entry(reference, amount_minor, currency))
 
     @retried
-    def enter(self, client_id: str, payment_id: str, entry: Entry) -> PaymentResult:
+    def enter(
+        self, client_id: str, payment_id: str, entry: Entry, *, reported: bool = False
+    ) -> PaymentResult:
         """Record a refund, its failure, or a dispute, once for each reference. Raises as `refund` does.
 
-        A refund that has failed is not made good by a report of it that comes later.
+        A refund that has failed is not made good by the provider's report of it that comes later; by hand, its
+        reference is refused.
         """
         with self._autocommit() as repository:
             recorded = repository.enter(entry, payment_id, client_id)
@@ -91,8 +94,9 @@ class Payments(Transactional[OrderRepository]):
                     entry.amount_minor or known.amount_minor,
                     entry.currency or payment.currency,
                 )
-                same = (known.amount_minor, payment.currency)
-                if payment.id != known.payment_id or (given != same and not known.failed_at):
+                same = given == (known.amount_minor, payment.currency)
+                # Of a refund that has failed since, only its provider's report may come once more.
+                if payment.id != known.payment_id or not (reported if known.failed_at else same):
                     raise ReferenceReused
                 return PaymentResult(payment, replayed=True)
         observed = {"refund": EventType.REFUNDED, "failed": EventType.REFUND_FAILED}
@@ -106,7 +110,7 @@ class Payments(Transactional[OrderRepository]):
         found = self.payments_with(client_id, provider, payment_reference)
         if not found:
             raise PaymentNotFound
-        return self.enter(client_id, found[0].id, entry)
+        return self.enter(client_id, found[0].id, entry, reported=True)
 
     def payment(self, client_id: str, payment_id: str) -> Payment:
         """A client's own payment. Raises PaymentNotFound."""
