@@ -53,11 +53,11 @@ def why(services: Services, order_id: str, engine: sa.Engine | None = None) -> l
         row = connection.execute(GET_UNPAID, {"for_order": order_id}).one_or_none()
         if row is None:
             return []
-        # What ends before its deadline does not concern it.
+        # What ends before its deadline does not concern it, unless that is over: then the last of it is waited for.
         freezes = [
             each
             for each in Freezes(connection).in_force()
-            if each.client in (None, row.client) and each.deadline > row.expires_at
+            if each.client in (None, row.client) and (each.deadline > row.expires_at or row.ms <= 0)
         ]
         found = [*_sparing(row, freezes), *map(str, locked_rows(connection, order_id))]
     if problem := services.readiness.get().problem:
