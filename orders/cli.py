@@ -287,6 +287,8 @@ def set_stock(sku: str, timeout_ms: int | None, **stock_and_price: Any) -> None:
     """
     given = {name: value for name, value in stock_and_price.items() if value is not None}
     if timeout_ms is not None:
+        if timeout_ms % 1000:
+            raise click.BadParameter("whole seconds only", param_hint="--timeout")
         given["timeout_seconds"] = timeout_ms // 1000 or None
     try:
         body = StockChangeIn.model_validate(given).root

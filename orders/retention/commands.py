@@ -9,6 +9,7 @@ import click
 from flask.cli import with_appcontext
 
 from orders.cli import Command
+from orders.errors import OrderError
 from orders.http.auth import services
 from orders.http.schemas.types import rfc3339
 from orders.queues import answering
@@ -62,8 +63,10 @@ def _plain(value: bytes | datetime) -> str:
 @with_appcontext
 def export(order_ids: tuple[str, ...], client: str | None, reference: str | None) -> None:
     """Print a person's data, one JSON object for each order: all that erase would erase."""
-    for order_id in _chosen(order_ids, client, reference):
-        click.echo(json.dumps(services().retention.export(order_id), default=_plain))
+    _for_each(
+        _chosen(order_ids, client, reference),
+        lambda id_: json.dumps(services().retention.export(id_), default=_plain),
+    )
 
 
 @click.command("erase", cls=Command)
@@ -74,13 +77,31 @@ def erase(order_ids: tuple[str, ...], client: str | None, reference: str | None)
 
     Amounts and the references at payment providers stay: refunds need them.
     """
-    for order_id in _chosen(order_ids, client, reference):
-        erased = services().retention.erase(order_id)
-        # A dead letter's error may quote the order. If its check fails again, it quotes what is left.
+    _for_each(_chosen(order_ids, client, reference), _erased)
+
+
+def _for_each(order_ids: Sequence[str], say: Callable[[str], str]) -> None:
+    """Print what is said of each order; at the end, for which to repeat the command: by id, as names may be gone."""
+    left = []
+    for order_id in order_ids:
+        try:
+            click.echo(say(order_id))
+        except OrderError as error:
+            click.echo(f"{order_id}: {error}", err=True)
+            left.append(order_id)
+    if left:
+        raise click.ClickException(f"not done: {' '.join(left)}")
+
+
+def _erased(order_id: str) -> str:
+    try:
+        found = services().retention.erase(order_id)
+    finally:  # whatever SQL says: errors that quote the order are kept with its check, and in its dead letter
         with answering():
-            services().queue.requeue([order_id])
-        click.echo(f"{order_id}: erased, with {erased.messages} messages of providers")
-        if erased.waiting:
-            click.echo(
-                f"{order_id}: {erased.waiting} messages wait in the inbox: settle them, then repeat"
-            )
+            queue = services().queue
+            queue.requeue([order_id])
+            queue.schedule(order_id, delay_ms=0)  # it then quotes what is left, if it fails again
+    said = f"{order_id}: erased, with {found.messages} messages of providers"
+    if not found.waiting:
+        return said
+    return f"{said}; {found.waiting} wait in the inbox: settle them, then erase {order_id} again"

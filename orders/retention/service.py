@@ -61,9 +61,10 @@ class Retention(Service):
 
         Raises OrderNotFound if there is no trace of it.
         """
-        queries = (repository.GET_DETAILS, repository.GET_SENT, repository.GET_MESSAGES)
+        # The order last: whoever sees it has seen what belongs to it.
+        queries = (repository.GET_SENT, repository.GET_MESSAGES, repository.GET_DETAILS)
         with self._reading() as sql:
-            details, sent, messages = (
+            sent, messages, details = (
                 [row._asdict() for row in sql.run(query, for_id=order_id)] for query in queries
             )
         if not details and not messages:

@@ -18,6 +18,7 @@ from devtools.valkey import Valkey
 from orders.errors import OrderNotFound
 from orders.http.schemas.orders import OrderIn
 from orders.order.details import DETAILS, NO_DETAILS
+from orders.sql.ids import new_id
 from orders.sql.statements import FIRST
 from orders.sql.tables import orders
 from orders.webhooks.domain import Answer, Message
@@ -34,6 +35,7 @@ from tests.integration.test_retention import (
 )
 from tests.integration.test_webhooks import Hooked
 from tests.receiver import Received, receiving
+from worker.queue.replies import Put
 
 #: What may stand in any of the places, and where a request's id may stand.
 PERSON = "Ada-Lovelace-1815"
@@ -241,6 +243,29 @@ def test_a_dead_letter_that_quotes_an_order_is_tried_again(hooks: Hooks) -> None
     hooks.erase(order_id)
     assert hooks.traces(PERSON) == set()
     assert queue.stats().scheduled == 1
+
+
+@pytest.mark.parametrize("place", ["scheduled", "leased"])
+def test_an_error_that_is_kept_with_a_check_goes(hooks: Hooks, place: str) -> None:
+    order_id, queue = hooks.place(**NAMED), hooks.services.queue
+    wait_until(lambda: queue.stats().scheduled == 1, "its check")
+    queue.schedule(order_id, delay_ms=0)
+    [task] = queue.claim(1, 60_000).tasks
+    queue.retry([(task, 0)], Put.FAILED, errors={order_id: ValueError(PERSON)})
+    if place == "leased":
+        assert queue.claim(1, 60_000).tasks
+    assert "{order-timeout}:tokens" in hooks.traces(PERSON)
+    hooks.erase(order_id)
+    assert hooks.traces(PERSON) == set()
+
+
+def test_who_cannot_be_erased_keeps_nobody_else(hooks: Hooks) -> None:
+    """Those that are left are named by their ids, as their references may be gone."""
+    order_id, unknown = hooks.cancelled(**NAMED), new_id()
+    result = hooks.api.app.test_cli_runner().invoke(args=["erase", unknown, order_id])
+    assert (result.exit_code, result.output.count("erased")) == (1, 1)
+    assert f"not done: {unknown}\n" in result.output
+    assert hooks.traces(PERSON) == set()
 
 
 def test_a_deleted_orders_messages_are_erased(hooks: Hooks) -> None:
