@@ -192,6 +192,14 @@ def test_failure_lets_an_overdue_order_be_cancelled_at_once(till: Till) -> None:
     assert content(again)["outcome"] == "ignored"
 
 
+def test_a_failure_after_the_money_changes_no_outcome(till: Till) -> None:
+    order_id = till.place(timeout_seconds=600)
+    till.open(order_id)
+    till.bank.paid(order_id, "tx-1")
+    till.bank.report("payment.failed", order_id=order_id, reference="tx-1")
+    assert (till.status(order_id), till.outcomes(order_id)) == ("paid", ["succeeded"])
+
+
 def test_a_failure_that_overtakes_its_attempt_is_not_undone(till: Till) -> None:
     order_id = till.place(timeout_seconds=600)
     till.bank.report("payment.failed", order_id=order_id, reference="tx-1")

@@ -247,7 +247,7 @@ def test_stock_is_set_and_refused_as_over_http(bare: Api) -> None:
         (*tea[:3], "--on-hand", "-1", *tea[5:]),
         (*tea[:3], "--on-hand", str(2**31), *tea[5:]),
         (*tea[:-1], "eur"),
-        *(tea[:-2], tea[:3], (*tea[:-2], "--timeout", "5m")),
+        *(tea[:-2], tea[:3], (*tea[:-2], "--timeout", "5m"), (*tea[:3], "--timeout", "500ms")),
         ("stock", "set", "coffee", "--timeout", "5m"),
     ):
         assert run(bare, *wrong).exit_code in (1, 2)

@@ -162,6 +162,19 @@ def thawing(case: Case) -> Iterator[None]:
 
 
 @cause(
+    rf"stopped by freeze \S+ of everything until {UTC}, by anna: no terminal \(giving back time\)"
+)
+def still_thawing(case: Case) -> Iterator[None]:
+    """Whatever is overdue waits for it, even what it gives no time back."""
+    service = Freezes(case.services.engine)
+    made, _ = service.open(None, reason="no terminal", by="anna", seconds=600)
+    service.thaw(made.id, by="anna")
+    with case.services.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE freezes SET ends_at = ends_at - interval '1 day'")
+    yield
+
+
+@cause(
     rf"stopped by freeze \S+ of everything until {UTC}, by anna: no terminal \(giving back time\)\n"
     rf"the queue freezes is paused by anna since {UTC}: a restore"
 )
