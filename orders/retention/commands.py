@@ -104,4 +104,4 @@ def _erased(order_id: str) -> str:
     said = f"{order_id}: erased, with {found.messages} messages of providers"
     if not found.waiting:
         return said
-    return f"{said}; {found.waiting} wait in the inbox: settle them, then erase {order_id} again"
+    return f"{said}; {found.waiting} messages wait in the inbox: settle them, then erase {order_id} again"

@@ -249,9 +249,9 @@ def test_a_dead_letter_that_quotes_an_order_is_tried_again(hooks: Hooks) -> None
 def test_an_error_that_is_kept_with_a_check_goes(hooks: Hooks, place: str) -> None:
     order_id, queue = hooks.place(**NAMED), hooks.services.queue
     wait_until(lambda: queue.stats().scheduled == 1, "its check")
-    queue.schedule(order_id, delay_ms=0)
+    queue.schedule(order_id, due_at_ms=1)
     [task] = queue.claim(1, 60_000).tasks
-    queue.retry([(task, 0)], Put.FAILED, errors={order_id: ValueError(PERSON)})
+    queue.retry([(task, -1000)], Put.FAILED, errors={order_id: ValueError(PERSON)})
     if place == "leased":
         assert queue.claim(1, 60_000).tasks
     assert "{order-timeout}:tokens" in hooks.traces(PERSON)
