@@ -161,8 +161,8 @@ class Flow:
     locked, for instance: that task is isolated in halves, too, and tried again within a second.
 
     With a ``probe``, what fails for several tasks, each alone, while none is done is an outage as well, although the
-    probe passes: nothing is counted, and one task at a time is tried until one is done. A task that fails while others
-    are done, or that is the only one to fail, has failed.
+    probe passes: nothing is counted, and ever more are tried until one is done. A task that fails although others were
+    done since it failed before, or that is the only one to fail, has failed. So has each run of a `Recurring`.
 
     Delivery is at least once: a handler may see a task again after a crash, so everything it does
     must be safe to repeat.
