@@ -53,7 +53,8 @@ def why(services: Services, order_id: str, engine: sa.Engine | None = None) -> l
         row = connection.execute(GET_UNPAID, {"for_order": order_id}).one_or_none()
         if row is None:
             return []
-        # What ends before its deadline does not concern it, unless that is over: then the last of it is waited for.
+        # A freeze that ends before the deadline does not matter, unless the order is overdue: then it waits until the
+        # freeze has given back.
         freezes = [
             each
             for each in Freezes(connection).in_force()

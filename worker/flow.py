@@ -71,9 +71,9 @@ class Retry(Exception):
 
         raise Retry(delay_ms=60_000) from error
 
-    ``doctor`` shows the error, if there is one. With ``counted=True`` it counts as a failure, and after ``max_failures`` of them the task becomes a dead
-    letter. Otherwise it does not count, and earlier failures and deliveries are reset. Raises ValueError for
-    an impossible delay.
+    ``doctor`` shows the error, if there is one. With ``counted=True`` it counts as a failure, and after
+    ``max_failures`` of them the task becomes a dead letter. Otherwise it does not count, and earlier failures and
+    deliveries are reset. Raises ValueError for an impossible delay.
     """
 
     def __init__(self, delay_ms: float, *, counted: bool = False) -> None:

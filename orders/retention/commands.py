@@ -81,7 +81,7 @@ def erase(order_ids: tuple[str, ...], client: str | None, reference: str | None)
 
 
 def _for_each(order_ids: Sequence[str], say: Callable[[str], str]) -> None:
-    """Print what is said of each order; at the end, for which to repeat the command: by id, as names may be gone."""
+    """Print a line for each order. At the end, list those that failed by id: their references may be gone."""
     left = []
     for order_id in order_ids:
         try:

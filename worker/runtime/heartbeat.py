@@ -54,9 +54,8 @@ class Heartbeat:
             for station in self._stations:
                 name, up = station.queue.name, not station.gate.down
                 sent_at, was_up = last.get(name, (-math.inf, up))
-                if (
-                    up != was_up or now - sent_at >= BEAT_SECONDS
-                ):  # one that goes down shows at once
+                # One that goes down shows at once.
+                if up != was_up or now - sent_at >= BEAT_SECONDS:
                     last[name] = now, up
                     self._beat(station, now)
             if self._stopping.wait(1.0):

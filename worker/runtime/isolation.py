@@ -98,8 +98,8 @@ def _is_delay(ms: object) -> bool:
 class Strikes:
     """Tells an error that strikes every task of a flow from one that is a task's own. Any thread may use it.
 
-    What fails for each of several tasks alone while none is done is no task's fault: they are put off. At fault is a
-    task that is the only one to fail, or that fails although others were done since it failed before.
+    If several tasks fail, each alone, and none is done, it is no task's fault: they are put off. At fault is a task
+    that is the only one to fail, or that fails although others were done since it failed before.
     """
 
     def __init__(self) -> None:
@@ -121,14 +121,14 @@ class Strikes:
         for task in tasks:
             self._failed.pop(task.id, None)
 
-    def is_at_fault(self, failed: BatchResult, others: BatchResult) -> bool:
-        """Whether a task that failed alone is known to be at fault. ``others`` of its batch went before."""
+    def is_at_fault(self, failed: BatchResult, *, others_done: bool) -> bool:
+        """Whether a task that failed alone is known to be at fault, by others of its batch and by what came before."""
         [(task, _)] = failed.failed
         if len(self._failed) > MAX_REMEMBERED:
             self._failed.clear()
         before = self._failed.get(task.id, self._successes)
         self._failed[task.id] = self._successes
-        if others.works or before < self._successes:
+        if others_done or before < self._successes:
             return True
         self._struck.add(task.id)
         return False
@@ -139,17 +139,16 @@ class Strikes:
 
     def put_off(self, struck: BatchResult) -> BatchResult:
         """The results of tasks that were struck: each is looked at again, and at last it is an outage."""
+        assert struck.raised is not None
         self._put_off += len(struck.failed)
         is_outage = self._put_off >= self.patience
-        results = self.outage(struck) if is_outage else BatchResult(raised=struck.raised)
+        results = self.outage(struck.raised) if is_outage else BatchResult()
         for task, own in struck.failed:  # each is kept with its own error
             results.add(task, LookAgain(task, Unavailable(described(own))))
         return results
 
-    def outage(self, struck: BatchResult) -> BatchResult:
-        """The outage that struck these."""
-        error = struck.raised
-        assert error is not None
+    def outage(self, error: BaseException) -> BatchResult:
+        """The outage that shows in this error."""
         self._put_off, self.patience = 0, min(MOST_PATIENCE, 2 * self.patience)
         outage = Unavailable(f"It fails for every task: {described(error)}")
         outage.__cause__ = error
@@ -172,28 +171,35 @@ def handle(
 
     ``strikes``, which a flow keeps from batch to batch, may tell that there is an outage although the probe passes.
     """
-    known, suspects, put_off = BatchResult(), BatchResult(), BatchResult()
-    for each in _isolated(flow, tasks, lambda batch: not known.outage and keep_going(batch), clock):
+    works = False
+    outage: Unavailable | None = None
+    #: What struck those that were put off, and those of whom the next call tells whether they were struck.
+    struck: BaseException | None = None
+    suspects = BatchResult()
+
+    def goes_on(batch: Sequence[Task]) -> bool:
+        return not outage and keep_going(batch)
+
+    for each in _isolated(flow, tasks, goes_on, clock):
         results = each
         if strikes and results.works:
             strikes.done([*results.done, *(task for task, _ in results.rescheduled)])
             results.merge(suspects)
             suspects = BatchResult()
-        elif strikes and results.raised and not strikes.is_at_fault(results, known):
+        elif strikes and results.raised and not strikes.is_at_fault(results, others_done=works):
             suspects.merge(results)
             if not (strikes.strike_all or flow.one_at_a_time):
                 continue  # the next call tells
             results = suspects
             if strikes.strike_all:
-                results = strikes.put_off(suspects)
-                put_off.merge(results)
+                results, struck = strikes.put_off(suspects), suspects.raised
             suspects = BatchResult()
-        known.merge(results)
+        works, outage = works or results.works, outage or results.outage
         yield results
     if suspects.failed:
-        yield BatchResult(untouched=suspects.tasks()) if known.outage else suspects
-    elif strikes and put_off.raised and not (known.works or known.outage or flow.one_at_a_time):
-        yield strikes.outage(put_off)
+        yield BatchResult(untouched=suspects.tasks()) if outage else suspects
+    elif strikes and struck and not (works or outage or flow.one_at_a_time):
+        yield strikes.outage(struck)
 
 
 def _isolated(

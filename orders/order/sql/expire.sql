@@ -5,9 +5,11 @@
 -- :in_detail  boolean      whether the origins are asked for
 -- returns     kind, id, ms, origin
 --
--- Of the kind `cancelled` is an order, with how late it was; of `unpaid` one that still is, with when to look at it
--- again: when it expires or what stops or keeps it ends, in 0 ms or less if it was locked, most likely by a payment;
--- and of `delivery` what webhooks are to send.
+-- Rows, by kind:
+--   cancelled  an order that this statement cancelled; ms: how late it was
+--   unpaid     one that is still unpaid; ms: when to look at it again, because it expires then, or what stops or keeps
+--              it ends. 0 or less: it was locked, most likely by a payment
+--   delivery   a webhook delivery to send
 --
 -- An order ends only by the DELETE: whoever deletes its row of `unpaid_orders` ended it. A row that another transaction
 -- has changed since this statement began is compared with the conditions again, as it is when it is locked.
