@@ -16,7 +16,7 @@ from werkzeug.routing import BaseConverter, UUIDConverter
 
 from orders import cli
 from orders.bootstrap import Services, bootstrap, counting, process_settings, serve_metrics, tracing
-from orders.config import Settings
+from orders.config import MAX_BODY_BYTES, Settings
 from orders.errors import SettingsInvalid
 from orders.freezes.commands import freeze, list_freezes, thaw
 from orders.freezes.signs import Signs, start_signing
@@ -34,7 +34,6 @@ from orders.ops import routes as ops
 from orders.retention.commands import erase, export
 from orders.watch.shared_counts import DIRECTORY, prepared
 
-MAX_BODY_BYTES = 16 * 1024
 #: Of ``python -m orders`` and ``flask --app orders.app``.
 COMMANDS: tuple[click.Command, ...] = (
     *(cli.keys, cli.providers, cli.stock),

@@ -12,6 +12,8 @@ from orders.errors import SettingsInvalid
 
 #: How many arguments a Lua script can unpack.
 MAX_BATCH_SIZE = 2000
+#: The longest body that is read: of a request, and of an endpoint's or a provider's response.
+MAX_BODY_BYTES = 16 * 1024
 #: What to do about a URL that is missing or malformed.
 DATABASE_URLS = (
     "set it to postgresql+psycopg://user:password@host/name, "

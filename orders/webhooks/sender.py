@@ -3,7 +3,7 @@
 The address that is connected to is checked, not the name: what a name resolves to may change
 between two look-ups. One deadline covers everything, so an endpoint that sends a byte a second
 holds a thread no longer than any other. Proxies in the environment are ignored, redirects are not
-followed, and at most `MAX_RESPONSE_BYTES` of a response are read.
+followed, and at most `MAX_BODY_BYTES` of a response are read.
 """
 
 import socket
@@ -18,12 +18,11 @@ from typing import Any
 import certifi
 import httpcore
 
+from orders.config import MAX_BODY_BYTES
 from orders.errors import WebhookUrlNotAllowed
 from orders.webhooks.domain import Answer
 from orders.webhooks.urls import Target, is_public, parsed
 
-#: As much as a request may have: see `orders.app.MAX_BODY_BYTES`.
-MAX_RESPONSE_BYTES = 16 * 1024
 #: Sent in pieces, each of which is checked against the deadline.
 PIECE_BYTES = 4096
 
@@ -98,9 +97,9 @@ class WebhookSender:
             for chunk in response.iter_stream():
                 beginning += chunk
                 deadline.left()  # raises _TooLate; data that has already arrived is read without waiting
-                if len(beginning) >= MAX_RESPONSE_BYTES:
+                if len(beginning) >= MAX_BODY_BYTES:
                     break
-        text = bytes(beginning[:MAX_RESPONSE_BYTES]).decode(errors="replace").replace("\0", "")
+        text = bytes(beginning[:MAX_BODY_BYTES]).decode(errors="replace").replace("\0", "")
         headers_of = {name.lower(): value.decode("latin-1") for name, value in response.headers}
         return Answer(response.status, None, text, headers_of.get(b"retry-after"))
 

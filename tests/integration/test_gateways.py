@@ -14,11 +14,11 @@ import redis
 
 from devtools.valkey import Valkey
 from examples.gateway import Gateway, Stripe
-from orders.app import MAX_BODY_BYTES
 from orders.attempts.circuit import FIRST_SECONDS, MOST_FAILURES, MOST_SECONDS, Circuit
 from orders.attempts.domain import Closed, Closer, DueAttempt, Paid, Reply, Unknown
 from orders.attempts.flow import attempt_flow
 from orders.attempts.gateway import HttpGateway
+from orders.config import MAX_BODY_BYTES
 from orders.errors import GatewayUnavailable
 from orders.webhooks.domain import Answer
 from orders.webhooks.sender import WebhookSender

@@ -15,9 +15,9 @@ from werkzeug.test import TestResponse
 from devtools.postgres import Postgres
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
-from orders.app import MAX_BODY_BYTES
 from orders.caches import CACHE_SECONDS
 from orders.clients.rate_limits import WRONG_KEYS_BURST
+from orders.config import MAX_BODY_BYTES
 from orders.errors import ClientNotFound, EndpointNotFound, SignatureInvalid
 from orders.providers.domain import MOST_WAITING
 from orders.providers.service import KEPT, Providers

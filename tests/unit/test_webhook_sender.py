@@ -13,9 +13,10 @@ from typing import Any
 import httpcore
 import pytest
 
+from orders.config import MAX_BODY_BYTES
 from orders.errors import WebhookUrlNotAllowed
 from orders.webhooks.domain import Answer
-from orders.webhooks.sender import MAX_RESPONSE_BYTES, WebhookSender
+from orders.webhooks.sender import WebhookSender
 from orders.webhooks.urls import is_public, parsed
 from tests.receiver import Receiver, receiving
 
@@ -224,8 +225,8 @@ def test_of_a_huge_answer_a_little_is_read() -> None:
 
     with endpoint(flood) as url:
         answer = sender().post(url, {}, BODY)
-    assert answer == Answer(200, None, "x" * MAX_RESPONSE_BYTES)
-    assert sent < 400 * MAX_RESPONSE_BYTES  # what the sockets' buffers took
+    assert answer == Answer(200, None, "x" * MAX_BODY_BYTES)
+    assert sent < 400 * MAX_BODY_BYTES  # what the sockets' buffers took
 
 
 def test_an_answer_may_hold_anything(receiver: Receiver) -> None:
