@@ -50,6 +50,12 @@ def _row(
     }
 
 
+def _payment_of(entry: sa.FromClause, condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """The payment of an entry, if that meets a condition."""
+    found = sa.select(entry.c.payment_id).where(condition)
+    return (payments.c.id == entry.c.payment_id) & one_of(payments.c.id, found)
+
+
 def _in_currency(payment: sa.FromClause) -> sa.ColumnElement[bool]:
     currency = p("for_currency", type_=sa.String)
     return sa.func.coalesce(payment.c.currency == currency, sa.true())
@@ -78,10 +84,7 @@ def enter(step: Step) -> sa.Select[Any]:
     step(
         "sum",
         sa.update(payments)
-        .where(
-            payments.c.id == entry.c.payment_id,
-            one_of(payments.c.id, sa.select(entry.c.payment_id).where(is_refund)),
-        )
+        .where(_payment_of(entry, is_refund))
         .values(
             status=sa.case((is_all, refunded), else_=payments.c.status),
             refunded_minor=total,
@@ -144,10 +147,7 @@ def fail(step: Step) -> sa.Select[Any]:
     step(
         "sum",
         sa.update(payments)
-        .where(
-            payments.c.id == entry.c.payment_id,
-            one_of(payments.c.id, sa.select(entry.c.payment_id).where(counted)),
-        )
+        .where(_payment_of(entry, counted))
         .values(
             status=sa.case(
                 (was_applied, text_literal(PaymentStatus.APPLIED)),
