@@ -19,7 +19,7 @@ from benchmarks.load import Measured, measured
 from benchmarks.scene import FINGERPRINT, Scene
 from orders.order import operations
 from orders.order.repository import SQL
-from orders.sql.ids import random_part
+from orders.sql.ids import array_of, random_part
 
 BATCH = 500
 LEASE_MS = 10_000
@@ -72,7 +72,7 @@ EXPIRE, PLACE = SQL.expire, _compiled(operations.place.statement)
 
 def _expire(connection: psycopg.Connection[Any], batch: list[str]) -> None:
     """Send only what `OrderService.expire` sends to the database."""
-    values = {"ids": f"{{{','.join(batch)}}}", "not_after": None, "in_detail": False}
+    values = {"ids": array_of(batch), "not_after": None, "in_detail": False}
     given = [values[name] for name in EXPIRE.parameters]
     psycopg.RawCursor(connection).execute(EXPIRE.text.encode(), given).fetchall()
 

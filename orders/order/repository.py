@@ -24,6 +24,7 @@ from orders.errors import (
 )
 from orders.order import details, entries, operations
 from orders.order.domain import (
+    CancelledOrder,
     Entry,
     EventType,
     Item,
@@ -37,6 +38,7 @@ from orders.order.domain import (
 )
 from orders.order.limits import Unpaid
 from orders.order.operations import OWN_PAYMENT, WITH_KEY
+from orders.order.origin import Origin
 from orders.order.sparing import spared
 from orders.order.states import (
     ITEMS,
@@ -54,7 +56,7 @@ from orders.sql.acting import KEY_ID
 from orders.sql.errors import waited_for
 from orders.sql.expressions import Id, Instant, ms_until, now
 from orders.sql.files import Room
-from orders.sql.ids import new_id, random_part
+from orders.sql.ids import array_of, new_id, random_part
 from orders.sql.statements import FIRST, Position, Statements, made_of, oldest_first
 from orders.sql.steps import Operation
 from orders.sql.tables import (
@@ -96,9 +98,11 @@ class Extended(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """Those of a batch of orders that were cancelled, and those that are still unpaid."""
+    """How many of a batch of orders were cancelled, and those that are still unpaid."""
 
-    cancelled: list[sa.Row[Any]]
+    cancelled: int
+    #: Each that was cancelled, if asked for.
+    details: list[CancelledOrder]
     #: In how many milliseconds to look at each again; 0 or less if it was skipped because it is locked.
     unpaid: dict[str, float]
 
@@ -293,13 +297,17 @@ class OrderRepository(Statements):
         not_after: datetime | None = None,
     ) -> Expired:
         """Cancel the orders that are unpaid past their deadline, if that is not after a moment."""
-        given = f"{{{','.join(order_ids)}}}"
-        rows = SQL.expire(self.connection, ids=given, not_after=not_after, in_detail=in_detail)
+        values = {"ids": array_of(order_ids), "not_after": not_after, "in_detail": in_detail}
         kinds: dict[str, list[sa.Row[Any]]] = defaultdict(list)
-        for row in rows:
+        for row in SQL.expire(self.connection, **values):
             kinds[row.kind].append(row)
         self._send(row.id for row in kinds["delivery"])
-        return Expired(kinds["cancelled"], {row.id: row.ms for row in kinds["unpaid"]})
+        cancelled = [
+            CancelledOrder(row.id, row.ms, Origin.parse(row.origin))
+            for row in (kinds["cancelled"] if in_detail else ())
+        ]
+        unpaid = {row.id: row.ms for row in kinds["unpaid"]}
+        return Expired(len(kinds["cancelled"]), cancelled, unpaid)
 
     def cancel(self, order_id: str, client_id: str) -> Order | None:
         """Cancel an unpaid order; None if there is none."""

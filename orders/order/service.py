@@ -36,7 +36,6 @@ from orders.order.domain import (
     Timeouts,
 )
 from orders.order.limits import Admission, Unpaid, UnpaidLimits
-from orders.order.origin import Origin
 from orders.order.payments import PaymentResult, Payments
 from orders.order.ports import CheckScheduler, Observer, nobody
 from orders.order.reads import Reads
@@ -282,13 +281,8 @@ class OrderService(Payments, Reads):
             order_ids, in_detail=report is not None, not_after=not_after
         )
         if report is not None:
-            report(
-                [
-                    CancelledOrder(row.id, row.ms, Origin.parse(row.origin))
-                    for row in found.cancelled
-                ]
-            )
-        self._observe(EventType.CANCELLED, CancelReason.EXPIRED, len(found.cancelled))
+            report(found.details)
+        self._observe(EventType.CANCELLED, CancelReason.EXPIRED, found.cancelled)
         return found.unpaid
 
     def check_ready(self) -> None:

@@ -8,6 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine.interfaces import Dialect
 
+from orders.sql.ids import array_of
+
 #: A moment in whole milliseconds; as the session's time zone has it, in UTC.
 Instant = sa.TIMESTAMP(timezone=True)
 #: A UUID, which Python has as text.
@@ -15,16 +17,13 @@ Id = postgresql.UUID(as_uuid=False)
 
 
 class IdList(sa.types.TypeDecorator[Sequence[str]]):
-    """Many ids in one parameter, so that a batch of any size is one and the same statement.
-
-    Sent as text: in an array, the driver would check each element for characters that need quotes.
-    """
+    """Many ids in one parameter, so that a batch of any size is one and the same statement."""
 
     impl = sa.Text
     cache_ok = True
 
     def process_bind_param(self, value: Sequence[str] | None, dialect: Dialect) -> str:  # noqa: ARG002  SQLAlchemy's
-        return f"{{{','.join(value or ())}}}"
+        return array_of(value or ())
 
 
 def ids(parameter: str) -> sa.Select[Any]:

@@ -2,6 +2,7 @@
 
 import re
 import uuid
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from uuid_utils import uuid7
@@ -39,6 +40,11 @@ def first_id_from(moment: datetime) -> str:
 def _first_id(ms: int) -> str:
     digits = f"{max(ms, 0):012x}"
     return f"{digits[:8]}-{digits[8:]}-0000-0000-000000000000"
+
+
+def array_of(ids: Iterable[str]) -> str:
+    """Many ids in one parameter, for PostgreSQL to cast: the driver would check each for characters that need quotes."""
+    return f"{{{','.join(ids)}}}"
 
 
 def is_uuid(text: str) -> bool:

@@ -10,6 +10,7 @@ from psycopg.pq import ExecStatus
 
 from devtools.processes import ROOT
 from orders.sql.files import Room, Statement
+from orders.sql.sequences import MARK, SEQUENCE
 from tests.conftest import Shop
 
 ROOMS = sorted({str(path.parent.parent.relative_to(ROOT)) for path in ROOT.glob("orders/**/*.sql")})
@@ -64,6 +65,14 @@ def test_each_is_used_and_each_that_is_used_exists(room: str) -> None:
     sources = [path.read_text() for path in Path(ROOT, room).rglob("*.py")]
     used = {name for source in sources for name in re.findall(r"\bSQL\.(\w+)", source)}
     assert used == {*Room(room.replace("/", ".")).statements}
+
+
+@pytest.mark.parametrize("named", [*statements()], ids=str)
+def test_who_writes_events_announces_them_first(named: Named) -> None:
+    """With the lock of `orders.sql.sequences`, whose name is spelled out in each file."""
+    writes = "INSERT INTO order_events" in named.statement.text
+    announced = f"pg_advisory_xact_lock({MARK << 48} + nextval('{SEQUENCE}'))) IS NOT NULL"
+    assert named.statement.text.count(announced) == writes
 
 
 def test_a_parameter_too_few_or_too_many_is_refused(shop: Shop) -> None:

@@ -151,39 +151,37 @@ def frozen(case: Case) -> Iterator[None]:
     yield
 
 
-@cause(
+GIVING_BACK = (
     rf"stopped by freeze \S+ of everything until {UTC}, by anna: no terminal \(giving back time\)"
 )
-def thawing(case: Case) -> Iterator[None]:
+
+
+def thaw(case: Case) -> None:
     service = Freezes(case.services.engine)
     made, _ = service.open(None, reason="no terminal", by="anna", seconds=600)
     service.thaw(made.id, by="anna")
+
+
+@cause(GIVING_BACK)
+def thawing(case: Case) -> Iterator[None]:
+    thaw(case)
     yield
 
 
-@cause(
-    rf"stopped by freeze \S+ of everything until {UTC}, by anna: no terminal \(giving back time\)"
-)
+@cause(GIVING_BACK)
 def still_thawing(case: Case) -> Iterator[None]:
     """Whatever is overdue waits for it, even what it gives no time back."""
-    service = Freezes(case.services.engine)
-    made, _ = service.open(None, reason="no terminal", by="anna", seconds=600)
-    service.thaw(made.id, by="anna")
+    thaw(case)
     with case.services.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE freezes SET ends_at = ends_at - interval '1 day'")
     yield
 
 
-@cause(
-    rf"stopped by freeze \S+ of everything until {UTC}, by anna: no terminal \(giving back time\)\n"
-    rf"the queue freezes is paused by anna since {UTC}: a restore"
-)
+@cause(rf"{GIVING_BACK}\nthe queue freezes is paused by anna since {UTC}: a restore")
 def not_thawing(case: Case) -> Iterator[None]:
     queue, kept = DelayQueue(case.services.redis, FREEZE_QUEUE), case.services.pauses[FREEZE_QUEUE]
     pauses.pause(queue, kept, reason="a restore", by="anna")
-    service = Freezes(case.services.engine)
-    made, _ = service.open(None, reason="no terminal", by="anna", seconds=600)
-    service.thaw(made.id, by="anna")
+    thaw(case)
     yield
     pauses.resume(queue, kept)
 
