@@ -1223,8 +1223,10 @@ def test_without_redis_an_outage_takes_the_flow_down_too(
     assert [type(event) for event in place.peer.heard] == [events.FlowDown]
     place.down = False
     place.peer.station.gate._up = True  # as its probe does
+    assert place.peer.station.gate.down, "until a batch shows that it is over"
     place.round()
     assert place.handled == ["a", "b", "c"]
+    assert not place.peer.station.gate.down
 
 
 def test_unreadable_records_come_before_redis_and_are_logged(place: Place) -> None:

@@ -175,10 +175,14 @@ class Station:
             for held in self.renewer.held()
         )
 
-    def adapt(self, results: BatchResult) -> None:
-        """Double the limit, or halve it if tasks were released, or if something was unavailable to one of them."""
+    def note_handled(self, results: BatchResult) -> None:
+        """Tell the gate if these show that no outage goes on."""
         if not (results.outage or (self.strikes and self.strikes.strike_all)):
             self.gate.handled()
+
+    def adapt(self, results: BatchResult) -> None:
+        """Double the limit, or halve it if tasks were released, or if something was unavailable to one of them."""
+        self.note_handled(results)
         locked = any(isinstance(retry, LookAgain) for _, retry in results.retries)
         if results.untouched or locked:
             patience = self.strikes.patience if self.strikes else 1

@@ -68,6 +68,7 @@ class WithoutRedis:
             self._hang_detector.progress()
             if part.outage:
                 self._station.gate.take_down(part.outage)
+            self._station.note_handled(part)
             self._postpone(part)
             self._counts["handled without Redis"] += len(part.done)
             if handled := part.handled():
