@@ -56,11 +56,12 @@ free-port:
 # Idle processes take over tests from busy ones. N=0 runs the tests one after another.
 N ?= auto
 PYTEST = $(BIN)/python -m pytest -q -n $(N) --dist worksteal --durations 10
-test: $(VENV)/installed ## Run the tests for every promise, in minutes; TESTS=tests/unit for some
-	$(PYTEST) -m 'not slow' $(TESTS)
+TESTS = $(if $(FEATURE),tests/$(FEATURE))
+test: $(VENV)/installed ## Run the tests for every promise, in minutes; FEATURE=freezes, LEVEL=postgres for some
+	$(PYTEST) -m 'not slow$(if $(LEVEL), and $(LEVEL))' $(TESTS)
 
 test-all: $(VENV)/fuzz ## Run all tests, at length: every fault, the browser, long races, generated requests
-	$(MAKE) fuzz EXAMPLES=25 SEED=1
+	$(MAKE) fuzz EXAMPLES=25 SEED=1  # <openapi/>
 	LONG=1 $(PYTEST) $(TESTS)
 
 check: $(VENV)/installed ## Check lint, format and types
@@ -76,17 +77,19 @@ docs: $(VENV)/docs ## Build README and docs/ as a site in build/site, which need
 wheel: $(VENV)/installed ## Try the built wheel in an empty environment: the queue alone, then the service
 	$(BIN)/python -m devtools.try_wheel
 
+# <openapi>
 openapi: $(VENV)/installed ## Write docs/openapi.json, the description of the API
 	$(BIN)/python -m devtools.openapi
 
 EXAMPLES ?= 500
 fuzz: $(VENV)/fuzz ## Send requests generated from docs/openapi.json; EXAMPLES=2000 for more
-	$(BIN)/python -m tests.fuzz --examples $(EXAMPLES) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.openapi.fuzz --examples $(EXAMPLES) $(if $(SEED),--seed $(SEED))
+# </openapi>
 
 # One after another, on a machine with nothing else to do, because time limits are strict.
 faults: $(VENV)/installed ## Run the fault tests repeatedly, with strict time limits
 	STRICT=1 $(BIN)/python -m pytest -q -m clock
-	STRICT=1 REPEAT=30 $(BIN)/python -m pytest -q tests/faults --timeout 0
+	STRICT=1 REPEAT=30 $(BIN)/python -m pytest -q -m faults --timeout 0
 
 explore: $(VENV)/installed ## Search all orders of the queue's steps for MINUTES=10
 	$(BIN)/python -m tests.interleavings --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
@@ -98,10 +101,20 @@ soak: $(VENV)/installed ## Break things at random for MINUTES=10, then print a t
 bench: $(VENV)/bench ## Measure the figures of docs/performance.md again; PART=drain for one part
 	$(BIN)/python -m benchmarks$(if $(PART),.$(PART))
 
+# <cut>
+ifdef KEEP
+new: $(if $(IN),$(VENV)/installed) ## Write the service with some features only: IN=../shop KEEP="webhooks ops", or KEEP=none
+	@test -n "$(IN)" || { echo 'IN is missing, the folder of the new repository: make new IN=../shop KEEP="$(KEEP)"'; exit 2; }
+	@$(BIN)/python -m devtools.cut "$(NAME)" "$(IN)" --keep "$(KEEP)"
+else
+# </cut>
 new: $(if $(and $(NAME),$(IN)),$(VENV)/installed) ## Write a service as a repository of its own: NAME=seat-hold IN=../seat-hold
 	@test -n "$(NAME)" || { echo 'NAME is missing: make new NAME=seat-hold IN=../seat-hold'; exit 2; }
 	@test -n "$(IN)" || { echo 'IN is missing, the folder of the new repository: make new NAME=$(NAME) IN=../$(NAME)'; exit 2; }
 	@$(BIN)/python -m devtools.new "$(NAME)" "$(IN)"
+# <cut>
+endif
+# </cut>
 
 env: ## Write .env with random secrets, once
 	@test -e .env && echo '.env already exists, and was not changed' || $(PYTHON) devtools/make_env.py

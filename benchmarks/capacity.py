@@ -25,9 +25,9 @@ from benchmarks.load import load, request
 from benchmarks.report import Report
 from benchmarks.scene import EARLIER, ITEMS, SKUS, Scene, cpu_seconds, scene
 from devtools.accounts import create_key
-from orders.bootstrap import bootstrap, counting
 from orders.config import Settings
 from orders.timeouts import MOST_LINES, flows
+from orders.wiring import bootstrap
 from worker.watch.logs import configure_logging
 
 CONNECTIONS, LEASE_MS = 8, 60_000
@@ -216,7 +216,7 @@ def _batches(
 ) -> None:
     queue = stage.schedule(stage.load(size * count, paid_share=0))
     queue.resume()
-    services = bootstrap(Settings.from_env(stage.env), counting())
+    services = bootstrap(Settings.from_env(stage.env))
     flow = flows(services)[0]
     took: dict[str, list[float]] = {"claim": [], "handle": [], "ack": []}
     began_ms = {}

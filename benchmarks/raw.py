@@ -10,16 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
-import sqlalchemy as sa
-from psycopg.types.json import Json
 from psycopg.types.string import TextLoader
 from uuid_utils import uuid7
 
 from benchmarks.load import Measured, measured
 from benchmarks.scene import FINGERPRINT, Scene
-from orders.order import operations
-from orders.order.repository import SQL
-from orders.sql.ids import array_of, random_part
+from orders.db.files import Statement
+from orders.db.ids import array_of, random_part
+from orders.order.rows import SQL
 
 BATCH = 500
 LEASE_MS = 10_000
@@ -57,24 +55,14 @@ def _batches(ids: Sequence[str]) -> Iterator[list[str]]:
         yield [*ids[start : start + BATCH]]
 
 
-#: Used only to compile statements; it never connects.
-ENGINE = sa.create_engine("postgresql+psycopg://")
-
-
-def _compiled(statement: sa.ClauseElement) -> tuple[bytes, dict[str, Any]]:
-    """A statement's text for the driver, and its fixed parameters."""
-    compiled = statement.compile(ENGINE)
-    return str(compiled).encode(), compiled.params
-
-
-EXPIRE, PLACE = SQL.expire, _compiled(operations.place.statement)
-
-
 def _expire(connection: psycopg.Connection[Any], batch: list[str]) -> None:
     """Send only what `OrderService.expire` sends to the database."""
-    values = {"ids": array_of(batch), "not_after": None, "in_detail": False}
-    given = [values[name] for name in EXPIRE.parameters]
-    psycopg.RawCursor(connection).execute(EXPIRE.text.encode(), given).fetchall()
+    _send(connection, SQL.expire, ids=array_of(batch), not_after=None, in_detail=False)
+
+
+def _send(connection: psycopg.Connection[Any], statement: Statement, **values: Any) -> None:
+    given = [values[name] for name in statement.parameters]
+    psycopg.RawCursor(connection).execute(statement.text.encode(), given).fetchall()
 
 
 def scripts(stage: Scene, ids: Sequence[str]) -> float:
@@ -123,14 +111,16 @@ def create(
     timeout_ms: int = 1_800_000,
 ) -> None:
     """Send only what `OrderService.place` sends to the database."""
-    text, fixed = PLACE
-    order = {
-        "for_random": random_part(),
-        "for_client": customer,
-        "for_key": str(uuid7()),
-        "for_fingerprint": FINGERPRINT,
-        "for_ms": timeout_ms,
-        "quantities": Json({item["sku"]: item["quantity"] for item in items}),
-        "skus": len(items),
-    }
-    connection.execute(text, {**fixed, **order}).fetchall()
+    unset = dict.fromkeys(("min_ms", "max_ms", "client_reference", "metadata", "origin", "key_id"))
+    _send(
+        connection,
+        SQL.place,
+        **unset,
+        client_id=customer,
+        key=str(uuid7()),
+        fingerprint=FINGERPRINT,
+        skus=[item["sku"] for item in items],
+        quantities=[item["quantity"] for item in items],
+        timeout_ms=timeout_ms,
+        random=random_part(),
+    )

@@ -21,8 +21,9 @@ from uuid_utils import uuid7
 from devtools.postgres import Postgres
 from devtools.processes import Process, api, free_port, migrate, wait_until, worker
 from devtools.valkey import Valkey
+from orders.db.base import metadata
+from orders.feature import features
 from orders.queues import QUEUE
-from orders.sql.tables import metadata
 from worker import DelayQueue, connect
 
 SKUS = 1000
@@ -38,6 +39,7 @@ FAR_AWAY_MS = 10_000_000_000_000
 #: Paid orders that exist before others are placed: plans for empty tables are like no others.
 EARLIER = 5_000
 
+features()  # whose tables belong to the metadata
 #: In an order that allows emptying them one by one.
 TABLES = [table.name for table in reversed(metadata.sorted_tables)]
 
@@ -95,9 +97,9 @@ class Scene:
             "REDIS_URL": self.redis_url,
             "LOG_LEVEL": "INFO",
             # One client places all orders, as fast as they are answered.
-            "RATE_LIMIT_PER_SECOND": "1000000",
-            "MAX_UNPAID_ORDERS": "1000000000",
-            "MAX_HELD_PIECES": "1000000000",
+            "RATE_LIMIT_PER_SECOND": "1000000",  # <throttling/>
+            "MAX_UNPAID_ORDERS": "1000000000",  # <limits/>
+            "MAX_HELD_PIECES": "1000000000",  # <limits/>
         }
 
     def client(self) -> redis.Redis:

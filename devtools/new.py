@@ -17,16 +17,9 @@ from packaging.requirements import Requirement
 from packaging.utils import NormalizedName, canonicalize_name
 
 from devtools.processes import ROOT
-from devtools.template import checked_name, fill, package_of, tidy, words
+from devtools.template import check_empty, checked_name, fill, package_of, report, tidy, words
 
-MADE = """\
-Wrote {target}, a repository of its own:
-
-  cd {target}
-  git init && git add --all
-  make demo
-  make test
-
+THEN = """
 Then adapt models.py, app.py and what plays them: tests/ and devtools/demo.py. README.md says how to run it by hand.
 """
 #: What the service needs besides the engine's own dependencies.
@@ -76,8 +69,7 @@ def repository(name: str, target: Path) -> None:
     package = package_of(checked_name(name))
     if package in FOLDERS:
         raise ValueError(f"the repository already has something called {package}")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ValueError(f"{target} already exists, and is not an empty folder")
+    check_empty(target)
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "worker", target / "worker", ignore=ignored)
     shutil.copy(ROOT / "LICENSE", target / "worker")
@@ -117,7 +109,6 @@ def _renamed(text: str, package: str) -> str:
         ("orders.timeouts", f"{package}.models"),
         ("the orders' flows", "the service's flows"),
         ("examples.demo", "devtools.demo"),
-        ("tests/integration", "tests"),
     ):
         text = text.replace(ours, theirs)
     return text
@@ -184,13 +175,7 @@ def main() -> int:
     parser.add_argument("name", help="lowercase words joined by hyphens, such as seat-hold")
     parser.add_argument("target", type=Path, help="the folder of the new repository")
     options = parser.parse_args()
-    try:
-        repository(options.name, options.target)
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
-    print(MADE.format(target=options.target))
-    return 0
+    return report(lambda: repository(options.name, options.target), options.target, THEN)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,24 @@
+# <openapi/>
 """Writes the description of the API: ``make openapi``."""
 
 import argparse
+import json
 
+from devtools.processes import ROOT
 from orders.app import create_app
 from orders.config import Settings
-from orders.http.openapi import FILE, written
+from orders.features.openapi.document import document
+
+FILE = ROOT / "docs" / "openapi.json"
 
 
 def text() -> str:
     """What the routes and the errors that they declare say now."""
-    app = create_app(Settings(database_url="postgresql+psycopg:///none", redis_url="redis://none"))
+    app = create_app(
+        Settings.of(database_url="postgresql+psycopg:///none", redis_url="redis://none")
+    )
     try:
-        return written(app)
+        return f"{json.dumps(document(app), indent=2, ensure_ascii=False)}\n"
     finally:
         app.extensions["orders"].close()
 

@@ -2,7 +2,7 @@
 
 ``POSTGRES_BIN`` chooses the programs of another, by their directory:
 
-    POSTGRES_BIN=/usr/lib/postgresql/17/bin python -m pytest tests/integration
+    POSTGRES_BIN=/usr/lib/postgresql/17/bin python -m pytest tests
 
 ``python -m devtools.postgres`` starts a server on port 5432 to try things with; Ctrl-C stops it.
 """
@@ -160,6 +160,7 @@ class Postgres:
             "port": self.port,
             "unix_socket_directories": "",
             "max_connections": 100,
+            "max_prepared_transactions": 2,
             "fsync": self._fsync,
         }
         command = [binary("postgres"), "-D", str(data)]

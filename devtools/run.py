@@ -22,9 +22,7 @@ SESSION = """
 The service is running. Ctrl-C stops it; its data stays under {data}.
 
   API           {url}
-  reference     {url}/docs
-  for operators {url}/ops   (log in with the key below)
-  logs          {folder}/api.log
+{pages}  logs          {folder}/api.log
                 {folder}/worker.log
                 {folder}/valkey/valkey.log
                 {postgres_log}
@@ -47,6 +45,11 @@ For the worker's commands, such as a live view of the queue:
 
 Cancellations appear here as they happen:
 """
+#: Below the API's URL.
+PAGES: Mapping[str, str] = {
+    "reference": "/docs",  # <openapi/>
+    "for operators": "/ops   (log in with the key below)",  # <ops/>
+}
 
 
 def main() -> int:
@@ -63,14 +66,18 @@ def main() -> int:
     try:
         lock = alone(folder)
         postgres = Postgres(folder / "postgres")
-        settings = {"WEBHOOK_ALLOW_PRIVATE": "1"}
+        settings: Mapping[str, str] = {
+            "WEBHOOK_ALLOW_PRIVATE": "1",  # <webhooks/>
+        }
         with lock, Service(folder, options.port, settings, postgres=postgres) as service:
+            url = f"http://localhost:{options.port}"
             key = accounts.create_key(
                 service.env, f"demo-{time.time_ns() // 10**9}", "orders", "payments", "ops"
             )
             print(
                 SESSION.format(
-                    url=f"http://localhost:{options.port}",
+                    url=url,
+                    pages="".join(f"  {name:<13} {url}{path}\n" for name, path in PAGES.items()),
                     key=key,
                     folder=_shown(folder),
                     data=" and ".join(map(_shown, _folders(folder, postgres.folder))),

@@ -1,3 +1,4 @@
+# <ops/>
 """Takes screenshots of the operators' page, for docs/, on a service filled with data."""
 
 import argparse
@@ -14,11 +15,11 @@ from devtools import accounts
 from devtools.chromium import Browser, Page, chromium
 from devtools.processes import ROOT, free_port
 from devtools.service import Service
-from orders.bootstrap import Services, bootstrap
 from orders.config import Settings
+from orders.db.tables import order_events, order_items, orders
 from orders.order.domain import NewOrder
 from orders.queues import QUEUE
-from orders.sql.tables import order_events, order_items, orders
+from orders.wiring import Services, bootstrap
 from worker import DelayQueue
 
 CLIENTS = ("mugs-and-more", "teahouse", "nordlicht")
@@ -26,9 +27,7 @@ CLIENTS = ("mugs-and-more", "teahouse", "nordlicht")
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m devtools.screenshots", description=__doc__)
-    text = (
-        "takes all sections, at more widths; without it, writes docs/ops-light.png and ops-dark.png"
-    )
+    text = "takes all sections, at more widths; without it, writes light.png and dark.png of orders/features/ops"
     parser.add_argument("folder", nargs="?", type=Path, help=text)
     folder: Path | None = parser.parse_args().folder
     program = chromium()
@@ -43,7 +42,9 @@ def main() -> int:
             if folder is None:
                 for scheme in ("light", "dark"):
                     page = opened(browser, url, key, 1280, dark=scheme == "dark")
-                    page.screenshot(ROOT / "docs" / f"ops-{scheme}.png", height=900)
+                    page.screenshot(
+                        ROOT / "orders" / "features" / "ops" / f"{scheme}.png", height=900
+                    )
             else:
                 folder.mkdir(parents=True, exist_ok=True)
                 for name, width, dark in (

@@ -3,9 +3,7 @@
     python -m examples.demo                                       everything, on its own servers
     python -m examples.demo --base-url URL --api-key KEY          against a running service
 
-Against a running service, the acts that kill Redis and the worker are left out. Payments are reported
-with the key instead of a webhook, unless ``--provider`` has the path and secret that
-``python -m orders providers add`` printed. Exits with 1 if an outcome is wrong.
+Against a running service, the acts that kill Redis and the worker are left out. Exits with 1 if an outcome is wrong.
 """
 
 import argparse
@@ -29,7 +27,7 @@ import redis
 from devtools import accounts, processes
 from devtools.processes import wait_until
 from devtools.service import Service
-from examples.provider import PaymentProvider
+from examples.provider import PaymentProvider  # <providers/>
 
 TIMEOUT_SECONDS = 2
 LEASE_SECONDS = 3
@@ -154,20 +152,14 @@ class Story:
         self.check(min(late_ms) >= 0 and max(late_ms) < latest_ms, text)
 
 
-def play(shop: Shop, story: Story, provider: PaymentProvider | None) -> None:
+def play(shop: Shop, story: Story) -> None:
     """The acts that need only HTTP."""
     shop.fill(100)
 
     story.act("Paid in time")
     paid = shop.order(quantity=2).body
     story.tell(f"order {paid['id']} reserves 2 of 100 mugs")
-    if provider is None:
-        story.check(shop.pay(paid).body["status"] == "applied", "the payment is applied")
-    else:
-        report = provider.charge(paid)
-        story.tell("the payment provider takes the money, and says so in a signed webhook")
-        story.check(provider.deliver(report) == "applied", "the payment is applied")
-        story.check(provider.deliver(report) == "replayed", "the webhook comes twice: no change")
+    story.check(shop.pay(paid).body["status"] == "applied", "the payment is applied")
     story.check(shop.shelf() == (98, 0), "2 mugs are sold")
 
     story.act("The same create, sent twice")
@@ -192,6 +184,17 @@ def play(shop: Shop, story: Story, provider: PaymentProvider | None) -> None:
     story.check(shop.look(first.body)["status"] == "cancelled", "the order stays cancelled")
 
 
+# <providers>
+def play_provider(shop: Shop, story: Story, provider: PaymentProvider) -> None:
+    story.act("Paid at a provider")
+    order = shop.order().body
+    report = provider.charge(order)
+    story.tell("the payment provider takes the money, and says so in a signed webhook")
+    story.check(provider.deliver(report) == "applied", "the payment is applied")
+    story.check(provider.deliver(report) == "replayed", "the webhook comes twice: no change")
+
+
+# </providers>
 def play_faults(shop: Shop, story: Story, service: Service) -> None:
     """The acts in which something is killed."""
     story.act("Redis dies while 20 orders wait")
@@ -276,12 +279,6 @@ def main() -> int:
         metavar="TIMES",
         help="allow TIMES the usual lateness, for a busy machine",
     )
-    parser.add_argument(
-        "--provider",
-        nargs=2,
-        metavar=("PATH", "SECRET"),
-        help="a payment provider's endpoint for the key's client",
-    )
     options = parser.parse_args()
     story = Story(options.patience)
     if options.base_url and not options.api_key:
@@ -289,7 +286,7 @@ def main() -> int:
     try:
         if options.base_url:
             shop = Shop(options.base_url, options.api_key, options.patience)
-            play(shop, story, _provider(options.base_url, *(options.provider or ())))
+            play(shop, story)
         else:
             _play_with_a_service(story, options.patience)
     except (OSError, RuntimeError) as error:  # TimeoutError and URLError are OSErrors
@@ -303,21 +300,20 @@ def _without_spaces(key: str) -> str:
     return "".join(key.split())
 
 
-def _provider(base_url: str, path: str = "", secret: str = "") -> PaymentProvider | None:
-    return PaymentProvider(f"{base_url.rstrip('/')}{path}", secret) if path else None
-
-
 def _play_with_a_service(story: Story, patience: float) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         Service(Path(folder), processes.free_port(), SETTINGS) as service,
     ):
         key = accounts.create_key(service.env, "demo", "orders", "payments", "ops")
-        endpoint = accounts.add_provider(service.env, "demo", "demo")
         shop = Shop(service.base_url, key, patience)
         story.tell("API, worker and Valkey run as separate processes; orders are in PostgreSQL")
-        play(shop, story, _provider(service.base_url, *endpoint))
+        play(shop, story)
         play_faults(shop, story, service)
+        # <providers>
+        path, secret = accounts.add_provider(service.env, "demo", "bank")
+        play_provider(shop, story, PaymentProvider(f"{service.base_url}{path}", secret))
+        # </providers>
 
 
 if __name__ == "__main__":

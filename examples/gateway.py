@@ -1,3 +1,4 @@
+# <providers/>
 """Closes payments at Stripe when the order service asks for it: what a ``--close-url`` leads to.
 
 python -m examples.gateway 9000 whsec_... sk_test_...
@@ -17,8 +18,8 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from orders.errors import SignatureInvalid
-from orders.webhooks.signatures import verify
+from orders.features.signing.errors import SignatureInvalid
+from orders.features.signing.signatures import verify
 
 #: Less than the order service waits for an answer.
 TIMEOUT_SECONDS = 4
@@ -27,7 +28,9 @@ TIMEOUT_SECONDS = 4
 class Stripe:
     """The two calls that it takes."""
 
-    def __init__(self, key: str, url: str = "https://api.stripe.com") -> None:
+    def __init__(self, key: str, url: str = "https://api.stripe.com", name: str = "stripe") -> None:
+        #: As in ``providers add shop stripe``.
+        self._name = name
         self._headers = {"Authorization": f"Bearer {key}"}
         self._sessions = f"{url}/v1/checkout/sessions"
 
@@ -40,10 +43,11 @@ class Stripe:
         path = quote(asked["reference"], safe="")
         session = self._find(path)
         for name, theirs in (
+            ("provider", self._name),
             ("reference", session["id"]),
             ("order_id", session["client_reference_id"]),
             ("amount_minor", session["amount_total"]),
-            ("currency", session["currency"].upper()),
+            ("currency", (session["currency"] or "").upper()),
         ):
             if asked[name] != theirs:
                 raise ValueError(f"{path} has another {name}")
@@ -51,18 +55,22 @@ class Stripe:
             with suppress(HTTPError):  # Stripe refuses to expire what was paid meanwhile
                 self._call("POST", f"{path}/expire")
             session = self._find(path)
+        found = {
+            "provider": self._name,
+            "order_id": session["client_reference_id"],
+            "reference": session["id"],
+        }
         if session["payment_status"] == "paid":
             charged = session["payment_intent"]["latest_charge"]["created"]
             return {
+                **found,
                 "outcome": "paid",
-                "order_id": session["client_reference_id"],
-                "reference": session["id"],
                 "amount_minor": session["amount_total"],
                 "currency": session["currency"],
                 "paid_at": datetime.fromtimestamp(charged, UTC).isoformat(),
             }
         # A bank debit, for instance, is complete long before it is paid.
-        return {"outcome": "closed" if session["status"] == "expired" else "unknown"}
+        return {**found, "outcome": "closed" if session["status"] == "expired" else "unknown"}
 
     def _find(self, path: str) -> Any:
         return self._call("GET", f"{path}?expand[]=payment_intent.latest_charge")
@@ -80,7 +88,10 @@ class Gateway(BaseHTTPRequestHandler):
     stripe: Stripe
 
     def do_POST(self) -> None:
-        """Verify the raw body before parsing it. An exception hangs up: the service asks again."""
+        """Verify the raw body before parsing it. An exception hangs up: the service leaves us alone for a while.
+
+        So what is wrong with one attempt is answered, with a 4xx.
+        """
         body = self.rfile.read(int(self.headers["Content-Length"]))
         headers = {name.lower(): value for name, value in self.headers.items()}
         try:
@@ -88,7 +99,14 @@ class Gateway(BaseHTTPRequestHandler):
         except SignatureInvalid:
             self.send_error(401)
             return
-        answer = json.dumps(self.stripe.close(json.loads(body)["data"])).encode()
+        try:
+            answer = json.dumps(self.stripe.close(json.loads(body)["data"])).encode()
+        except HTTPError as error:
+            self.send_error(error.code)
+            return
+        except (ValueError, LookupError, TypeError):
+            self.send_error(422)
+            return
         self.send_response(200)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()

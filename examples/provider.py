@@ -1,3 +1,4 @@
+# <providers/>
 """A minimal payment provider: it takes money, and reports that until the report is acknowledged.
 
 provider = PaymentProvider("http://127.0.0.1:8000/v1/providers/ID/webhook", "whsec_...")
@@ -11,7 +12,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
-from orders.webhooks.signatures import signed
+from orders.features.signing.signatures import signed
 
 #: Seconds after each failed attempt. A real provider keeps trying for days.
 DELAYS = (0.2, 0.5, 1.0, 2.0, 4.0)

@@ -1,3 +1,4 @@
+# <webhooks/>
 """Receives webhooks, and prints those with a valid signature.
 
 python -m examples.receiver 9000 whsec_...
@@ -8,8 +9,8 @@ import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from orders.errors import SignatureInvalid
-from orders.webhooks.signatures import verify
+from orders.features.signing.errors import SignatureInvalid
+from orders.features.signing.signatures import verify
 
 
 class Receiver(BaseHTTPRequestHandler):

@@ -6,11 +6,14 @@ import time
 import sqlalchemy as sa
 from alembic import context
 
-from orders.errors import OrderError, StorageUnfit
-from orders.sql.database import plain_engine
-from orders.sql.errors import LOCK_NOT_AVAILABLE, NO_RIGHT, first_line, sqlstate, translated
-from orders.sql.schema import check_encoding
-from orders.sql.tables import metadata
+from orders.db import tables  # noqa: F401  whose tables belong to the metadata
+from orders.db.base import metadata
+from orders.db.database import plain_engine
+from orders.db.errors import LOCK_NOT_AVAILABLE, NO_RIGHT, first_line, sqlstate, translated
+from orders.db.schema import check_encoding
+from orders.errors import OrderError, StorageUnavailable, StorageUnfit
+from orders.feature import features
+from worker.records.outages import is_transient
 
 #: Any number, the same for every migrator of this service.
 LOCK = 7_281_500
@@ -20,7 +23,7 @@ LOCK_TIMEOUT_MS, PAUSE_SECONDS, TRIES = "2000", 1.0, 60
 #: The user lacks a right, or the schema that the tables are to be in.
 NOT_ALLOWED = (NO_RIGHT, "3F000")
 WHO = sa.text("SELECT quote_ident(current_user), quote_ident(current_schema())")
-#: Alembic cannot compare it; see `orders.sql.tables`.
+#: Alembic cannot compare it; see `orders.db.tables`.
 NOT_COMPARED = "ix_stock_items_sku"
 
 
@@ -38,6 +41,7 @@ def run() -> None:
         connected = engine.connect()
     with connected as connection:
         check_encoding(connection)
+        features()  # whose tables belong to the metadata
         _wait_for_other_migrators(connection)
         _wait_briefly_for_tables(connection)
         context.configure(
@@ -60,10 +64,10 @@ def _migrate(connection: sa.Connection) -> None:
         except sa.exc.DBAPIError as error:
             if sqlstate(error) in NOT_ALLOWED:
                 raise StorageUnfit(f"{first_line(error)}: {_remedy(connection)}") from error
-            if sqlstate(error) != LOCK_NOT_AVAILABLE:
+            if not is_transient(error):
                 raise
-            if tries_left == 1:
-                raise SystemExit(f"alembic: a table stayed in use: {error.orig}") from error
+            if sqlstate(error) != LOCK_NOT_AVAILABLE or tries_left == 1:
+                raise StorageUnavailable(first_line(error)) from error
             connection.rollback()
             time.sleep(PAUSE_SECONDS)
         else:
@@ -74,6 +78,8 @@ def _wait_briefly_for_tables(connection: sa.Connection) -> None:
     # Everybody who then wants to read the table waits behind whoever waits to alter it.
     milliseconds = int(context.config.get_main_option("lock_timeout_ms", LOCK_TIMEOUT_MS))
     connection.execute(sa.text(f"SET lock_timeout = {milliseconds}"))
+    # A role's own limit would end the same long statement each time.
+    connection.execute(sa.text("SET statement_timeout = 0"))
     connection.commit()
 
 

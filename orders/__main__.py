@@ -1,10 +1,10 @@
-"""``order-timeout-orders`` and ``python -m orders``: migrations, API keys, providers, stock, orders."""
+"""``order-timeout-orders`` and ``python -m orders``: migrations, API keys, stock, and what features bring."""
 
 import click
 from flask.cli import FlaskGroup
 
-from orders.app import COMMANDS, create_app
-from orders.sql.migrate import migrate
+from orders.app import commands, create_app
+from orders.db.migrate import migrate
 
 
 class LazyCommands(FlaskGroup):
@@ -25,7 +25,7 @@ def main() -> None:
         load_dotenv=False,
         help="The order service. DATABASE_URL and REDIS_URL say where its servers are.",
     )
-    for command in (migrate, *COMMANDS):
+    for command in (migrate, *commands()):
         group.add_command(command)
     group()
 

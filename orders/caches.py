@@ -1,5 +1,6 @@
 """What a process keeps in memory for a few seconds, so that not every request reads the database."""
 
+import math
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -26,34 +27,29 @@ class Expiring(Protocol):
 E = TypeVar("E", bound=Expiring)
 
 
-class _Entry(NamedTuple, Generic[E]):
-    value: E
-    until: float
-
-
 class Credentials(Generic[E]):
     """API keys or providers' secrets by their ids, for `CACHE_SECONDS` at most, and no longer than they are valid."""
 
     def __init__(self, ids: Callable[[], Collection[str]]) -> None:
         """``ids`` reads which credentials there are; while it raises StorageUnavailable, none is known by it."""
-        self._entries: dict[str, _Entry[E]] = {}
+        self._entries: dict[str, tuple[E, float]] = {}  # until when
         self._changes = 0
-        self._read_ids = ids
-        self._ids = SharedRead(self._known_ids, CACHE_SECONDS)
+
+        def known() -> Collection[str]:
+            with suppress(StorageUnavailable):
+                return ids()
+            return ()
+
+        self._ids = SharedRead(known, CACHE_SECONDS)
 
     def knows(self, credential_id: str) -> bool:
         """Whether a credential of this id exists, or did a few seconds ago."""
         return credential_id in self._entries or credential_id in self._ids.get()
 
-    def _known_ids(self) -> Collection[str]:
-        with suppress(StorageUnavailable):
-            return self._read_ids()
-        return ()
-
     def get(self, credential_id: str, *, stale: bool = False) -> E | None:
         """What is cached; with ``stale``, even if it is too old."""
-        entry = self._entries.get(credential_id)
-        return entry.value if entry and (stale or monotonic() <= entry.until) else None
+        value, until = self._entries.get(credential_id, (None, math.inf))
+        return value if stale or monotonic() <= until else None
 
     def find(
         self, credential_id: str, read: Callable[[str], E | None], *, stale: bool = False
@@ -62,10 +58,9 @@ class Credentials(Generic[E]):
         try:
             return self.get(credential_id) or self.refresh(credential_id, read)
         except StorageUnavailable:
-            cached = self.get(credential_id, stale=stale)
-            if cached is None:
-                raise
-            return cached
+            if cached := self.get(credential_id, stale=stale):
+                return cached
+            raise
 
     def refresh(self, credential_id: str, read: Callable[[str], E | None]) -> E | None:
         """What ``read`` finds now. Raises what it raises, and then keeps what is cached."""
@@ -74,8 +69,7 @@ class Credentials(Generic[E]):
         if found is None:
             self._entries.pop(credential_id, None)
         elif changes == self._changes:  # otherwise it may have been revoked meanwhile
-            seconds = min(CACHE_SECONDS, found.valid_ms / 1000)
-            self._entries[credential_id] = _Entry(found, began + seconds)
+            self._entries[credential_id] = found, began + min(CACHE_SECONDS, found.valid_ms / 1000)
         return found
 
     def forget(self, credential_id: str) -> None:

@@ -1,14 +1,17 @@
-"""The environment's settings, validated once and frozen."""
+"""The environment's settings, validated once and frozen. Those of a feature are in its ``settings.py``."""
 
-import re
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from orders.errors import SettingsInvalid
+from orders.feature import features
+
+T = TypeVar("T")
 
 #: How many arguments a Lua script can unpack.
 MAX_BATCH_SIZE = 2000
@@ -39,9 +42,6 @@ class Settings:
     order_timeout_max_seconds: Annotated[float, Field(ge=0.001)] = 86_400.0
     #: How long payments under way keep an order beyond its deadline, all together.
     attempts_at_most_seconds: Annotated[float, Field(ge=0)] = 1800.0
-    #: What one client may reserve without paying: unpaid orders, and the pieces in them. 0 is no limit.
-    max_unpaid_orders: Annotated[int, Field(ge=0)] = 10_000
-    max_held_pieces: Annotated[int, Field(ge=0)] = 100_000
     #: How soon another worker takes over from a dead one. Must be longer than any statement may
     #: run.
     lease_seconds: Annotated[float, Field(ge=0.1)] = 10.0
@@ -60,37 +60,6 @@ class Settings:
     database_pooler: bool = False
     statement_timeout_seconds: Annotated[float, Field(ge=0.1)] = 4.0
     lock_timeout_seconds: Annotated[float, Field(ge=0.1)] = 2.0
-    #: Requests of one API key to one process, on average and at once.
-    rate_limit_per_second: Annotated[int, Field(ge=1)] = 1000
-    rate_limit_burst: Annotated[int, Field(ge=1)] = 1000
-    #: How many reverse proxies add a client's address to X-Forwarded-For. Without one, a client
-    #: could choose its address.
-    trusted_proxies: Annotated[int, Field(ge=0)] = 0
-    #: How long sending a webhook may take in all, and how many a worker sends at a time; half of them may hang.
-    webhook_timeout_seconds: Annotated[float, Field(ge=0.1)] = 5.0
-    webhook_threads: Annotated[int, Field(ge=2)] = 8
-    #: How long before an order's deadline `order.expiring` is sent; 0: never.
-    webhook_expiring_minutes: Annotated[float, Field(ge=0)] = 0.0
-    #: How long delivered and dead webhooks are kept; 0: forever.
-    webhook_keep_days: Annotated[int, Field(ge=0)] = 30
-    #: How long orders are kept once nothing is to be done for them, 0: forever; and how many are deleted
-    #: per second at most.
-    retention_days: Annotated[int, Field(ge=0, le=36_500)] = 0
-    retention_per_second: Annotated[int, Field(ge=1, le=10_000)] = 100
-    #: Whether webhooks may go to private addresses and any port, as on a developer's machine.
-    webhook_allow_private: bool = False
-    #: What makes a worker stop cancelling by itself, 0 never: how long no API process has served, how far
-    #: the database's clock jumped.
-    door_freeze_after_seconds: Annotated[float, Field(ge=0)] = 5.0
-    clock_freeze_jump_seconds: Annotated[float, Field(ge=0)] = 2.0
-    #: For how long, unless the cause is gone or a person thaws before.
-    freeze_at_most_seconds: Annotated[float, Field(ge=1, le=86_400)] = 3600.0
-    #: Where the API and the worker serve /metrics; None: nowhere.
-    metrics_port: Annotated[int | None, Field(ge=1, le=65_535)] = None
-    metrics_host: str = "127.0.0.1"
-    #: Where the API's processes share their counts; empty: a directory under /tmp, named after the
-    #: port.
-    metrics_dir: str = ""
 
     @property
     def of_each_flow(self) -> dict[str, Any]:
@@ -98,22 +67,50 @@ class Settings:
         names = ("lease_seconds", "sweep_seconds", "lookahead_seconds")
         return {name: getattr(self, name) for name in (*names, "max_failures", "max_deliveries")}
 
+    #: Those of features, by their types.
+    more: Mapping[type, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __getitem__(self, kind: type[T]) -> T:
+        """The settings of a feature, such as ``settings[WebhookSettings]``."""
+        found: T = self.more[kind] if kind in self.more else kind()
+        return found
+
+    @classmethod
+    def of(cls, **values: Any) -> "Settings":
+        """The settings with these values, each by its name, whichever feature it belongs to."""
+        kinds = variables()
+        given = defaultdict[type, dict[str, Any]](dict)
+        for name, value in values.items():
+            given[kinds[name]][name] = value
+        own = given.pop(cls)
+        return cls(**own, more={kind: kind(**named) for kind, named in given.items()})
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "Settings":
         """Read and validate. Raises SettingsInvalid, which names everything that is wrong."""
-        given = {
-            setting.name: text
-            for setting in fields(cls)
-            if (text := environ.get(setting.name.upper(), "").strip())
-        }
-        try:
-            settings = TypeAdapter(cls).validate_python(given)
-        except ValidationError as error:  # whose text has all values, secrets too
-            raise SettingsInvalid("; ".join(map(_problem, error.errors()))) from None
-        settings = _fitting_defaults(settings, given.keys())
-        if problems := _contradictions(settings):
+        given = defaultdict[type, dict[str, str]](dict)
+        for name, kind in variables().items():
+            if text := environ.get(name.upper(), "").strip():
+                given[kind][name] = text
+        read, problems = dict[type, Any](), list[str]()
+        for kind in {cls, *given}:
+            try:
+                read[kind] = TypeAdapter(kind).validate_python(given[kind])
+            except ValidationError as error:  # whose text has all values, secrets too
+                problems += map(_problem, error.errors())
+        if problems:
+            raise SettingsInvalid("; ".join(sorted(problems)))
+        own = read.pop(cls)
+        settings = _fitting_defaults(replace(own, more=read), given[cls].keys())
+        if problems := [*_contradictions(settings)]:
             raise SettingsInvalid("; ".join(problems))
         return settings
+
+
+def variables() -> dict[str, type[Any]]:
+    """The name of each setting, and the class that has it."""
+    kinds = (Settings, *(kind for each in features() for kind in each.settings))
+    return {each.name: kind for kind in kinds for each in fields(kind) if each.name != "more"}
 
 
 def _problem(error: ErrorDetails) -> str:
@@ -139,41 +136,28 @@ def _fitting_defaults(settings: Settings, names: Collection[str]) -> Settings:
         "statement_timeout_seconds": statement,
         "lock_timeout_seconds": min(settings.lock_timeout_seconds, statement / 2),
         "retry_cap_seconds": max(settings.retry_cap_seconds, settings.retry_base_seconds),
-        "rate_limit_burst": settings.rate_limit_per_second,
     }
     return replace(
         settings, **{name: value for name, value in derived.items() if name not in names}
     )
 
 
-def _contradictions(settings: Settings) -> list[str]:
-    checks = [
-        (
-            settings.order_timeout_min_seconds
-            <= settings.order_timeout_seconds
-            <= settings.order_timeout_max_seconds,
-            "ORDER_TIMEOUT_MIN_SECONDS <= ORDER_TIMEOUT_SECONDS <= ORDER_TIMEOUT_MAX_SECONDS",
-        ),
-        (
-            settings.lock_timeout_seconds
-            <= settings.statement_timeout_seconds
-            < settings.lease_seconds,
-            "LOCK_TIMEOUT_SECONDS <= STATEMENT_TIMEOUT_SECONDS < LEASE_SECONDS",
-        ),
-        (
-            settings.retry_base_seconds <= settings.retry_cap_seconds,
-            "RETRY_BASE_SECONDS <= RETRY_CAP_SECONDS",
-        ),
-    ]
-    if not settings.database_url.startswith("postgresql"):
-        return [f"DATABASE_URL names no supported database: {DATABASE_URLS}"]
-    return [
-        f"this must hold: {rule}, not {_filled(rule, settings)}"
-        for holds, rule in checks
-        if not holds
-    ]
+#: What must hold of the settings.
+RULES = (
+    "ORDER_TIMEOUT_MIN_SECONDS <= ORDER_TIMEOUT_SECONDS <= ORDER_TIMEOUT_MAX_SECONDS",
+    "LOCK_TIMEOUT_SECONDS <= STATEMENT_TIMEOUT_SECONDS < LEASE_SECONDS",
+    "RETRY_BASE_SECONDS <= RETRY_CAP_SECONDS",
+)
 
 
-def _filled(rule: str, settings: Settings) -> str:
-    """A rule with the values in place of the settings' names."""
-    return re.sub(r"[A-Z_]{2,}", lambda name: f"{getattr(settings, name[0].lower()):g}", rule)
+def _contradictions(settings: Settings) -> Iterator[str]:
+    for rule in RULES:
+        first, *others = rule.split()
+        least = getattr(settings, first.lower())
+        holds, filled = True, f"{least:g}"
+        for sign, name in zip(others[::2], others[1::2], strict=True):
+            value = getattr(settings, name.lower())
+            holds = holds and (least < value or (sign == "<=" and least == value))
+            least, filled = value, f"{filled} {sign} {value:g}"
+        if not holds:
+            yield f"this must hold: {rule}, not {filled}"

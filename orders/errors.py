@@ -1,4 +1,4 @@
-"""Everything the order service refuses, as one tree. An exception's docstring is its message.
+"""What the order service refuses, as one tree, to which features add. An exception's docstring is its message.
 
 The first level says of which kind a refusal is; `orders.http.problems` has a status for each.
 """
@@ -14,6 +14,8 @@ class OrderError(Exception):
     code: ClassVar[str] = "order_error"
     #: How many seconds to wait before trying again; None where that is no use.
     retry_after: ClassVar[int | None] = None
+    #: How to authenticate: the value of WWW-Authenticate.
+    challenge: ClassVar[str] = ""
 
     def __init_subclass__(cls, *, retry_after: int | None = None) -> None:
         cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
@@ -32,13 +34,7 @@ class NotAuthenticated(OrderError):
 class Unauthorized(NotAuthenticated):
     """Send an API key as Authorization: Bearer KEY. It is missing, malformed, unknown, expired or revoked."""
 
-
-class LoginRequired(NotAuthenticated):
-    """Log in with an API key that has the scope ops."""
-
-
-class SignatureInvalid(NotAuthenticated):
-    """The webhook's signature is missing, wrong or too old."""
+    challenge = 'Bearer realm="orders"'
 
 
 class NotAllowed(OrderError):
@@ -47,10 +43,6 @@ class NotAllowed(OrderError):
 
 class Forbidden(NotAllowed):
     """This key may not do that."""
-
-
-class NotFromThisPage(NotAllowed):
-    """The request did not come from the operators' page."""
 
 
 class NotFound(OrderError):
@@ -77,26 +69,6 @@ class KeyNotFound(NotFound):
     """There is no such key."""
 
 
-class EndpointNotFound(NotFound):
-    """There is no such endpoint of a provider."""
-
-
-class MessageNotFound(NotFound):
-    """There is no such message of a provider."""
-
-
-class WebhookNotFound(NotFound):
-    """There is no such webhook subscription."""
-
-
-class DeliveryNotFound(NotFound):
-    """There is no such webhook delivery."""
-
-
-class FreezeNotFound(NotFound):
-    """There is no such freeze."""
-
-
 class Conflict(OrderError):
     """It contradicts the present state."""
 
@@ -115,14 +87,6 @@ class AlreadyPaid(Conflict):
 
 class OrderCancelled(Conflict):
     """The order is cancelled."""
-
-
-class AttemptTooLate(Conflict):
-    """Payments for this order have been under way for as long as they may beyond its deadline."""
-
-
-class TooManyAttempts(Conflict):
-    """Too many payments for this order are under way."""
 
 
 class KeyInFlight(Conflict, retry_after=1):
@@ -145,24 +109,12 @@ class WrongCurrency(Conflict):
     """The payment is in another currency."""
 
 
-class FreezeEnded(Conflict):
-    """This freeze has ended: open another one."""
-
-
-class TooManyWebhooks(Conflict):
-    """This client has the maximum number of webhook subscriptions."""
-
-
 class Invalid(OrderError):
     """It is well-formed, but cannot be done."""
 
 
 class UnknownSku(Invalid):
     """An item's SKU is not sold here."""
-
-
-class UnknownProvider(Invalid):
-    """This is not one of your registered payment providers."""
 
 
 class MixedCurrencies(Invalid):
@@ -181,16 +133,8 @@ class StockTooLarge(Invalid):
     """The stock is too large."""
 
 
-class FreezeOutOfRange(Invalid):
-    """A freeze lasts up to a day; it can be prolonged."""
-
-
 class KeyReused(Invalid):
     """This Idempotency-Key was already used for a different request."""
-
-
-class WebhookUrlNotAllowed(Invalid):
-    """Webhooks are not sent to this URL."""
 
 
 class TooMuch(OrderError):
@@ -201,28 +145,12 @@ class TooManyRequests(TooMuch, retry_after=1):
     """Too many requests."""
 
 
-class TooManyUnpaidOrders(TooMuch, retry_after=10):
-    """You have too many unpaid orders."""
-
-
-class TooManyHeldPieces(TooMuch, retry_after=10):
-    """Your unpaid orders reserve too many pieces."""
-
-
 class NotAvailable(OrderError, retry_after=2):
     """What it needs is busy, or does not answer."""
 
 
-class StockBusy(NotAvailable, retry_after=1):
-    """Too many orders are waiting for this stock. Nothing was changed; try again."""
-
-
 class ServerBusy(NotAvailable, retry_after=1):
     """Too many requests are being received slowly. Nothing was changed; try again."""
-
-
-class InboxFull(NotAvailable, retry_after=3600):
-    """Too many messages of providers wait for a person."""
 
 
 class QueueUnavailable(NotAvailable):
@@ -255,10 +183,6 @@ class PreconditionRequired(OrderError):
 
 class PreconditionFailed(OrderError):
     """If-Match or If-None-Match does not match the current version: read it again."""
-
-
-class GatewayUnavailable(OrderError):
-    """The payment provider does not answer."""
 
 
 class SettingsInvalid(OrderError, ValueError):

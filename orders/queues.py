@@ -1,21 +1,21 @@
-"""The service's queues: their names, and whether an operator has paused one."""
+"""The service's queues: their names, and how its errors and the engine's become each other's."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
 
 import redis
 
 from orders.errors import QueueUnavailable, StorageUnavailable
-from worker import DelayQueue, Pauses, Unavailable
-from worker.runtime import pauses
+from orders.feature import features
+from worker import Unavailable
 
-#: The queue of the checks on unpaid orders, whose ids are the orders', and that of webhooks, whose ids
-#: are those of deliveries that are due, and of subscriptions that are behind; those of freezes and of
-#: payment attempts; and that of retention, whose ids are the times when it runs.
-QueueName = Literal["order-timeout", "webhooks", "freezes", "attempts", "retention"]
-QUEUES: tuple[str, ...] = get_args(QueueName)
-QUEUE, WEBHOOK_QUEUE, FREEZE_QUEUE, ATTEMPT_QUEUE, RETENTION_QUEUE = QUEUES
+#: The queue of the checks on unpaid orders, whose ids are the orders'.
+QUEUE = "order-timeout"
+
+
+def queue_names() -> tuple[str, ...]:
+    """This and those of features."""
+    return (QUEUE, *(name for feature in features() for name in feature.queues))
 
 
 @contextmanager
@@ -29,7 +29,10 @@ def answering() -> Iterator[None]:
         raise StorageUnavailable from error
 
 
-def is_paused(queue: DelayQueue, kept: Pauses) -> bool:
-    """Whether a queue is paused, in Redis or beside the orders. Raises as `answering` does."""
-    with answering():
-        return pauses.find(queue, kept) is not None
+@contextmanager
+def outages() -> Iterator[None]:
+    """Raises Unavailable where the service raises StorageUnavailable."""
+    try:
+        yield
+    except StorageUnavailable as error:
+        raise Unavailable(str(error)) from error

@@ -8,12 +8,11 @@ def fatal() -> tuple[type[BaseException], ...]:
     """What ends the process when the application's code raises it.
 
     Everything else is a failure, even if it is no Exception, as asyncio's CancelledError, gevent's Timeout, or a panic
-    in an extension written in Rust. ``sys.exit()`` ends a process only from its main thread: elsewhere it is how
-    argparse, for example, reports an error.
+    in an extension written in Rust. Only a process's main thread ends it: signals arrive there, and ``sys.exit()``
+    elsewhere is how argparse, for example, reports an error.
     """
-    if threading.current_thread() is threading.main_thread():
-        return (KeyboardInterrupt, SystemExit, GeneratorExit)
-    return (KeyboardInterrupt, GeneratorExit)
+    is_main = threading.current_thread() is threading.main_thread()
+    return (KeyboardInterrupt, SystemExit, GeneratorExit) if is_main else ()
 
 
 class WorkerError(Exception):

@@ -108,6 +108,10 @@ class Reschedule(Exception):
         self.delay_ms = checked_delay(delay_ms)
 
 
+class NoOp(Exception):
+    """Done, as there was nothing to do, which does not show that others can be done."""
+
+
 class DeadLetter(Exception):
     """Do not try again: the task becomes a dead letter at once. The reason may be an exception::
 
@@ -134,7 +138,7 @@ class Failed(Exception):
         super().__init__(described(self.error))
 
 
-Outcome = Retry | Reschedule | DeadLetter | Failed
+Outcome = Retry | Reschedule | NoOp | DeadLetter | Failed
 Handler = Callable[[Sequence[Task]], Mapping[str, Outcome] | None]
 #: ``sweep(after_seconds, before_seconds)`` yields, in pages and oldest first, the tasks that
 #: are due later than ``after_seconds`` from now (None: no lower bound) and no later than
@@ -160,9 +164,10 @@ class Flow:
     and nothing is claimed until ``probe`` returns. If it passes, the trouble is one task's, whose row is
     locked, for instance: that task is isolated in halves, too, and tried again within a second.
 
-    With a ``probe``, what fails for several tasks, each alone, while none is done is an outage as well, although the
-    probe passes: nothing is counted, and ever more are tried until one is done. A task that fails although others were
-    done since it failed before, or that is the only one to fail, has failed. So has each run of a `Recurring`.
+    With a ``probe``, what fails for several tasks, each alone, while no more are done is an outage as well, although
+    the probe passes: nothing is counted, and ever more are tried. A task that fails although more were done than failed
+    since it failed before, or that is the only one to fail, has failed. So has each run of a `Recurring`. Return `NoOp`
+    for a task that needed nothing: that it is done proves nothing.
 
     Delivery is at least once: a handler may see a task again after a crash, so everything it does
     must be safe to repeat.

@@ -4,7 +4,7 @@ import keyword
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 from string import Template
@@ -15,6 +15,14 @@ FOLDER = Path(__file__).parent
 NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
 #: A revision begins with the name, and Alembic's column for it holds 32 characters.
 MAX_NAME = 24
+WRITTEN = """\
+Wrote {target}, a repository of its own:
+
+  cd {target}
+  git init && git add --all
+  make demo
+  make test
+"""
 
 
 def checked_name(name: str) -> str:
@@ -37,6 +45,23 @@ def checked_name(name: str) -> str:
 
 def package_of(name: str) -> str:
     return name.replace("-", "_")
+
+
+def check_empty(target: Path) -> None:
+    """Raises ValueError for a folder that has something in it, and for what is no folder."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ValueError(f"{target} already exists, and is not an empty folder")
+
+
+def report(write: Callable[[], object], target: Path, more: str = "") -> int:
+    """Write a repository, and print what to do next, or why it cannot be written. Returns the exit status."""
+    try:
+        write()
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(WRITTEN.format(target=target) + more)
+    return 0
 
 
 def words(name: str) -> dict[str, str]:

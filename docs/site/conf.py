@@ -13,19 +13,18 @@ html_title = f"Order timeout {release}"
 root_doc = "docs/index"
 # Pages keep the repository's layout, so that links between them work in both places.
 include_patterns = [
-    *("*.md", "docs/*.md", "docs/*.rst"),
+    *("*.md", "docs/*.md", "docs/*.rst", "orders/features/*/README.md"),
     *("tests/README.md", "tests/faults/README.md", ".github/SECURITY.md"),
 ]
 exclude_patterns = [".git", ".venv*", "build", "node_modules", "data"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "site_pages"]
 navigation = {
-    "Use it": ["docs/http-api", "docs/payments", "docs/webhooks", "docs/fairness"],
+    "Use it": ["docs/http-api", "docs/payments"],
     "Run it": [
         "docs/operations",
         "docs/upgrading",
         "docs/monitoring",
-        "docs/why",
         "docs/runbook",
         "docs/configuration",
         "docs/install",
@@ -35,8 +34,13 @@ navigation = {
         "docs/capacity",
         "docs/tested-on",
     ],
+    "Features": [
+        str(page.relative_to(ROOT).with_suffix(""))
+        for page in sorted(ROOT.glob("orders/features/*/README.md"))
+    ],
     "Copy it": [
         "docs/writing-a-flow",
+        "docs/writing-a-feature",
         "docs/copy-it",
         "docs/tour",
         "docs/seeds",

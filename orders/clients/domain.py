@@ -8,7 +8,7 @@ KEY_PREFIX = "otk_"
 
 
 def parted(api_key: str) -> tuple[str, str]:
-    """The id and the secret of a key, whose prefix may be missing: old keys have none."""
+    """The id and the secret of a key, whose prefix may be missing."""
     key_id, _, secret = api_key.removeprefix(KEY_PREFIX).partition(".")
     return key_id, secret
 

@@ -14,11 +14,10 @@ import sqlalchemy as sa
 
 from orders.caches import Credentials
 from orders.clients.domain import KEY_PREFIX, ApiKey, Client, ValidKey, parted
+from orders.db.files import Room
+from orders.db.ids import is_uuid, new_id
+from orders.db.statements import Service, made_of, one
 from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable
-from orders.sql.files import Room
-from orders.sql.ids import is_uuid, new_id
-from orders.sql.statements import made_of
-from orders.sql.transactions import Service
 
 SQL = Room("orders.clients")
 #: A key's last use is recorded at most this often.
@@ -47,9 +46,9 @@ class Clients(Service):
         """Make a key for the client of this name, and the client if it is new; return the key."""
         key_id, secret = new_id(), secrets.token_urlsafe(32)
         with self._writing() as sql:
-            sql.run(SQL.add_client, id=new_id(), name=name)
-            sql.run(
-                SQL.add_key,
+            SQL.add_client(sql, id=new_id(), name=name)
+            SQL.add_key(
+                sql,
                 id=key_id,
                 client=name,
                 secret_hash=hashed(secret),
@@ -67,7 +66,7 @@ class Clients(Service):
         """Revoke a key: here at once, elsewhere within `CACHE_SECONDS`. Raises KeyNotFound."""
         key_id = self._find(key_id).id
         with self._autocommit() as sql:
-            sql.run(SQL.expire_key, id=key_id, ms=0)
+            SQL.expire_key(sql, id=key_id, ms=0)
         self._cached.forget(key_id)
         return self._find(key_id)
 
@@ -81,9 +80,9 @@ class Clients(Service):
         secret = secrets.token_urlsafe(32)
         values = {"id": successor, "secret_hash": hashed(secret), "of": key_id}
         with self._writing() as sql:
-            if sql.run(SQL.add_successor, **values).first() is None:
+            if SQL.add_successor(sql, **values).first() is None:
                 raise KeyNotFound("This one has expired.")
-            sql.run(SQL.expire_key, id=key_id, ms=_ms(overlap))
+            SQL.expire_key(sql, id=key_id, ms=_ms(overlap))
         self._cached.forget(key_id)
         return f"{KEY_PREFIX}{successor}.{secret}"
 
@@ -99,10 +98,6 @@ class Clients(Service):
             raise ClientNotFound
         return client_id
 
-    def authenticate(self, api_key: str) -> Client | None:
-        """The client whose key this is, with what the key may do."""
-        return self.recall(api_key) or self._authenticate(api_key)
-
     def recall(self, api_key: str) -> Client | None:
         """The client whose key this is, if the key is cached."""
         key_id, secret = parted(api_key)
@@ -113,32 +108,28 @@ class Clients(Service):
         """Whether there is a key of this id, even if it is not cached."""
         return self._cached.knows(key_id)
 
-    def known_key(self, key_id: str, *, stale: bool = False) -> ValidKey | None:
-        """A valid key, by its id alone: the caller must still prove that it has the secret.
+    def authenticate(self, api_key: str, *, stale: bool = False) -> Client | None:
+        """The client whose key this is, with what the key may do; records that it is used.
 
         With ``stale``, an expired cache entry is good enough while the database does not answer.
         """
-        return self._cached.find(key_id, self._read, stale=stale)
-
-    def _authenticate(self, api_key: str) -> Client | None:
+        if client := self.recall(api_key):
+            return client
         key_id, secret = parted(api_key)
         # A key keeps its secret: who guesses that of a cached one costs no query.
-        found = self._cached.find(key_id, self._read)
+        found = self._cached.find(key_id, self._read, stale=stale)
         if found is None or not is_secret(secret, found.secret_hash):
             return None
         if found.unused_ms > _ms(USE_IS_NOTED_EVERY) and not found.read_only:
-            self._note_use(key_id)
+            with suppress(StorageUnavailable), self._autocommit() as sql:
+                SQL.note_use(sql, id=key_id, ms=_ms(USE_IS_NOTED_EVERY))
         return found.client
 
     def _read(self, key_id: str) -> ValidKey | None:
         if not is_uuid(key_id):  # PostgreSQL would refuse it
             return None
         with self._reading() as sql:
-            return sql.one(_valid_key, SQL.get_valid_key, id=key_id)
-
-    def _note_use(self, key_id: str) -> None:
-        with suppress(StorageUnavailable), self._autocommit() as sql:
-            sql.run(SQL.note_use, id=key_id, ms=_ms(USE_IS_NOTED_EVERY))
+            return one(_valid_key, SQL.get_valid_key(sql, id=key_id))
 
 
 def _scopes_of(text: str) -> frozenset[str]:

@@ -5,11 +5,11 @@ from typing import Any
 
 from flask import current_app, g, request
 
-from orders.bootstrap import Services
 from orders.clients.domain import Client, parted
+from orders.db.acting import KEY_ID
 from orders.errors import Forbidden, Unauthorized
 from orders.log import log
-from orders.sql.acting import KEY_ID
+from orders.wiring import Services
 
 
 def check_scopes(client: Client, scopes: Collection[str]) -> None:
@@ -24,33 +24,26 @@ def services() -> Services:
     return wired
 
 
-def authenticate(scopes: Collection[str]) -> None:
-    """Find the client whose key came with the request. Raises Unauthorized, TooManyRequests, Forbidden."""
+def authenticate(scopes: Collection[str], *, stale: bool = False) -> None:
+    """Find the client whose key came with the request; with ``stale``, while the database does not answer, too, if the
+    key was cached. Raises Unauthorized, TooManyRequests, Forbidden, StorageUnavailable.
+    """
     given = request.authorization
     key = given.token if given and given.type == "bearer" else None
-    client = identify(key) if key else None
-    if key is None or client is None:
+    if not key:
         raise Unauthorized
-    g.client, (g.key_id, _) = client, parted(key)
-    services().rate_limits.admit(g.key_id)
-    KEY_ID.set(g.key_id)
+    clients, hooks, (key_id, _) = services().clients, services().hooks, parted(key)
+    client = clients.recall(key)
+    if client is None:
+        with hooks.checking(request.remote_addr, known=lambda: clients.knows(key_id)):
+            client = clients.authenticate(key, stale=stale)
+            if client is None:
+                raise Unauthorized
+    for hook in hooks.before_serving:
+        hook(key_id)
+    g.client, g.key_id = client, key_id
+    KEY_ID.set(key_id)
     check_scopes(client, scopes)
-
-
-def identify(api_key: str) -> Client | None:
-    """The client whose key this is; wrong ones are counted against the address that they come from.
-
-    Raises TooManyRequests after too many of them, but not for a key that exists.
-    """
-    clients, limits = services().clients, services().rate_limits
-    client = clients.recall(api_key)
-    if client is None:
-        key_id, _ = parted(api_key)
-        limits.admit_stranger(request.remote_addr, unless=lambda: clients.knows(key_id))
-        client = clients.authenticate(api_key)
-    if client is None:
-        limits.count_stranger(request.remote_addr)
-    return client
 
 
 def current_client() -> Client:

@@ -1,4 +1,4 @@
-"""What every request and response gets at the door: an id, and headers for browsers."""
+"""What every request and response gets at the door: an id."""
 
 import re
 
@@ -7,22 +7,15 @@ from flask import Flask, Response, g, request
 from uuid_utils import uuid7
 from werkzeug.exceptions import BadRequest
 
-from orders.order.origin import Origin
-from orders.sql.acting import KEY_ID
+from orders.db.acting import KEY_ID
+from orders.origin import Origin
 
 HEADER = "X-Request-ID"
 #: The id that a caller, or a proxy before us, may give a request.
 GIVEN = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
-#: For HTML pages: they load nothing from other hosts, run no inline scripts, and may not be framed.
-PAGE = {
-    "Content-Security-Policy": (
-        "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-        "img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-    ),
-    "Referrer-Policy": "no-referrer",
-    "X-Frame-Options": "DENY",
-}
+#: Other methods, which a client may make up, are counted as one.
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 def install(app: Flask) -> None:
@@ -50,7 +43,4 @@ def origin() -> Origin:
 
 def _leave(response: Response) -> Response:
     response.headers.extend({HEADER: g.request_id, "X-Content-Type-Options": "nosniff"})
-    if response.mimetype == "text/html":
-        for name, value in PAGE.items():
-            response.headers.setdefault(name, value)
     return response

@@ -30,11 +30,6 @@ UNAVAILABLE = (
 )
 #: Replaces Werkzeug's text, which does not say what to do.
 NOWHERE = "There is nothing at this path. Ids in paths are complete UUIDs."
-#: How to authenticate.
-CHALLENGES: dict[type[OrderError], str] = {
-    errors.Unauthorized: 'Bearer realm="orders"',
-    errors.SignatureInvalid: 'Webhook-Signature realm="orders"',
-}
 #: The code of an unexpected error.
 INTERNAL = "internal_error"
 
@@ -57,7 +52,8 @@ def install(app: Flask) -> None:
 
 def problem(status: int, code: str, detail: str | None = None, **more: Any) -> Response:
     """An error response."""
-    text = current_app.json.dumps(_body(status, code, detail, **more))
+    body = {"type": "about:blank", "title": title_of(status), "status": int(status), "code": code}
+    text = current_app.json.dumps(body | ({"detail": detail} if detail else {}) | more)
     return Response(f"{text}\n", status, content_type="application/problem+json")
 
 
@@ -89,8 +85,8 @@ def _from_order_error(error: OrderError) -> Response:
     retry_after = error.facts.get("retry_after", error.retry_after)
     if retry_after is not None:
         response.headers["Retry-After"] = str(retry_after)
-    if type(error) in CHALLENGES:
-        response.headers["WWW-Authenticate"] = CHALLENGES[type(error)]
+    if error.challenge:
+        response.headers["WWW-Authenticate"] = error.challenge
     return response
 
 
@@ -108,14 +104,3 @@ def _from_werkzeug(error: HTTPException) -> Response:
 def _from_bug(error: Exception) -> Response:
     log.error("unexpected error", path=request.path, exc_info=error)
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL)
-
-
-def _body(status: int, code: str, detail: str | None = None, **more: Any) -> dict[str, Any]:
-    return {
-        "type": "about:blank",
-        "title": title_of(status),
-        "status": int(status),
-        "code": code,
-        **({"detail": detail} if detail else {}),
-        **more,
-    }

@@ -1,17 +1,23 @@
-"""Routes whose views say what they take: a key, headers, a query and a body, each checked before the view is called."""
+"""Routes whose views say what they take, which is checked before they are called, and may answer.
 
-from collections.abc import Callable, Collection, Mapping
+The API's description is made from that.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import wraps
+from http import HTTPStatus
 from inspect import get_annotations
-from typing import Any
+from typing import Any, TypeVar
 
 from flask import Blueprint, Request, current_app, request
 from pydantic import BaseModel, RootModel, ValidationError
 
+from orders.errors import OrderError
 from orders.http.auth import authenticate
-from orders.http.contract import Contract, View
 from orders.http.problems import InvalidInput
 
+View = TypeVar("View", bound=Callable[..., Any])
 #: How each input is read, and the status of one that is not valid. In a header or a query, that makes
 #: the whole request malformed.
 INPUTS: dict[str, tuple[Callable[[Request], Any], int]] = {
@@ -20,6 +26,41 @@ INPUTS: dict[str, tuple[Callable[[Request], Any], int]] = {
     "body": (lambda sent: sent.get_json(), 422),
 }
 Arguments = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract:
+    """What a route takes and may answer."""
+
+    view: Callable[..., Any]
+    #: Whether the document has it.
+    is_public: bool
+    #: What the view's parameters `header`, `query` and `body` are annotated with.
+    inputs: Mapping[str, type[BaseModel]]
+    returns: type[BaseModel] | None = None
+    status: int = HTTPStatus.OK
+    #: Of the success, unless the schema's own will do.
+    description: str = ""
+    #: Other statuses with the same schema, and their descriptions.
+    also: Mapping[int, str] = field(default_factory=dict)
+    #: Any of these scopes will do, or any key if it is empty; None: it needs no key.
+    scopes: Collection[str] | None = None
+    #: The body of a route that refuses none, and makes of it what it can.
+    reads: type[BaseModel] | None = None
+
+
+def answers(
+    *raises: type[OrderError], takes: Sequence[str] = (), sends: Sequence[str] = ()
+) -> Callable[[View], View]:
+    """Declare the errors of a route, except those that follow from its key, its scopes and its body; the request headers
+    that are in no schema, and the headers of its success: both by their names in the API's description.
+    """
+
+    def decorator(view: View) -> View:
+        vars(view).update(raises=raises, takes=takes, sends=sends)
+        return view
+
+    return decorator
 
 
 class Routes(Blueprint):

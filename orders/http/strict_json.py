@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 from flask import Request, current_app
 from werkzeug.exceptions import BadRequest, LengthRequired, UnsupportedMediaType
 
-from orders.order.bulkhead import Bulkhead
-
 #: How many levels deep a body may be nested. Valid ones have three: an order, its items, an item.
 #: The rest lets an invalid body reach validation, which names the wrong field. Python's parser has
 #: a limit too, but a different one in each version.
@@ -31,21 +29,18 @@ class StrictRequest(Request):
             raise UnsupportedMediaType("Send application/json, without a Content-Encoding.")
         return parse_object(self.whole_body())
 
-    def whole_body(self, gate: Bulkhead | None = None) -> bytes:
-        """The complete body, read once in ``gate``, or in the bulkhead for all requests with a key.
+    def whole_body(self, came_with: str = "keys") -> bytes:
+        """The complete body, read once, within `Hooks.around_reading`.
 
         Raises RequestEntityTooLarge, LengthRequired, BadRequest or ServerBusy.
         """
-        if self._whole is None:
-            self._whole = self._read(gate or current_app.extensions["orders"].receiving)
-        return self._whole
-
-    def _read(self, gate: Bulkhead) -> bytes:
+        if self._whole is not None:
+            return self._whole
         # WSGI does not say whether chunks ended as they should, or the connection did.
         if "HTTP_TRANSFER_ENCODING" in self.environ:
             raise LengthRequired("Send the body whole, with its Content-Length.")
         # WSGI has no timeout either: a slow sender keeps the thread that reads.
-        with gate.enter(["body"]):
+        with current_app.extensions["orders"].hooks.reading(came_with):
             body = self.get_data()
         length = self.content_length
         if length is None and body:  # HTTP/2
@@ -53,6 +48,7 @@ class StrictRequest(Request):
         # A connection may end early, and half a body may be a valid one.
         if length is not None and len(body) != length:
             raise BadRequest(f"The body has {len(body)} of {length} bytes.")
+        self._whole = body
         return body
 
 
@@ -67,8 +63,6 @@ def parse_object(body: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise BadRequest(f"The body is not JSON: {place}.") from error
-    except _NotStrict as error:
-        raise BadRequest(f"The body is not JSON: {error}.") from error
     except ValueError as error:  # an integer of more digits than Python converts
         raise BadRequest("The body is not JSON: a number is too long.") from error
     if not isinstance(value, dict):
@@ -92,26 +86,23 @@ def _check_depth(text: str) -> None:
             raise BadRequest(f"The body is nested more than {MAX_DEPTH} levels deep.")
 
 
-class _NotStrict(ValueError):
-    """What RFC 8259 leaves open or forbids, but Python's parser accepts."""
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise _NotStrict("an object has the same key twice")
+        raise BadRequest("The body is not JSON: an object has the same key twice.")
     return result
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise _NotStrict(f"{constant} is not a JSON number")
+    raise BadRequest(f"The body is not JSON: {constant} is not a JSON number.")
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise _NotStrict("a number is too large")
+        raise BadRequest("The body is not JSON: a number is too large.")
     return number
 
 
+#: Refuses what RFC 8259 leaves open or forbids, but Python's parser accepts.
 STRICT = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)

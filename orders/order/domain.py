@@ -2,24 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from orders.errors import TimeoutOutOfRange
-from orders.order.origin import Origin
-
-
-def as_stored(moment: datetime) -> datetime:
-    """A moment in UTC, rounded down to the millisecond.
-
-    Raises ValueError for one that has no year from 1 to 9999 there: it could be stored, and not read.
-    """
-    try:
-        utc = moment.astimezone(UTC)
-    except OverflowError as error:
-        raise ValueError("it is not in the years 1 to 9999, in UTC") from error
-    return utc.replace(microsecond=utc.microsecond // 1000 * 1000)
 
 
 class OrderStatus(StrEnum):
@@ -55,22 +42,16 @@ class EventType(StrEnum):
     EXTENDED = "order.extended"
     PAID = "order.paid"
     CANCELLED = "order.cancelled"
-    #: Some or all of the money that paid the order was sent back. It stays paid.
-    ORDER_REFUNDED = "order.refunded"
+    ORDER_REFUNDED = "order.refunded"  # money that paid it was sent back; it stays paid
     REFUND_DUE = "payment.refund_due"
-    #: Some or all of the money that was due back was sent.
     REFUNDED = "payment.refunded"
-    #: A refund that was recorded did not arrive: of money that was due back, it is due again.
-    REFUND_FAILED = "payment.refund_failed"
+    REFUND_FAILED = "payment.refund_failed"  # it did not arrive: what was due back is due again
     DISPUTED = "payment.disputed"
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long an order may stay unpaid: the default, and the bounds on what a request may ask for.
-
-    Payments under way may keep it beyond that.
-    """
+    """How long an order may stay unpaid: the default, the bounds of what is asked for, and what keeps it beyond."""
 
     default_seconds: float
     min_seconds: float
@@ -105,13 +86,13 @@ class NewOrder:
     #: The idempotency key, and what tells this request from others with the same key.
     key: str
     fingerprint: str
-    #: By SKU.
-    quantities: Mapping[str, int]
+    quantities: Mapping[str, int]  # by SKU
     #: How long it may stay unpaid; None is the shortest of its SKUs', or the service's default.
     timeout_seconds: float | None = None
     client_reference: str | None = None
     metadata: Mapping[str, Any] | None = None
-    origin: Origin = Origin()  # noqa: RUF009  a tuple
+    #: Whatever its caller writes, to find where the order came from: opaque.
+    origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +119,8 @@ class Order:
     cancelled_at: datetime | None = None
     cancel_reason: str | None = None
     version: int = 1
-    #: How much was sent back of the money that paid it.
-    refunded_minor: int = 0
-    #: The name of the client that owns it.
-    client: str = ""
+    refunded_minor: int = 0  # of the money that paid it
+    client: str = ""  # the name of the one that owns it
     #: The client's own name for it, and whatever else the client keeps with it.
     client_reference: str | None = None
     metadata: Mapping[str, Any] | None = None
@@ -161,24 +140,11 @@ class Payment:
     #: Why it has to be refunded: order_cancelled, paid_in_time, already_paid or wrong_amount.
     reason: str | None
     created_at: datetime
-    #: The sum of its refunds, and of the latest, when it was recorded, and the provider's reference.
+    #: The sum of its refunds, and of the latest that stands, when it was recorded, and the provider's reference.
     refunded_minor: int = 0
     refunded_at: datetime | None = None
     refund_reference: str | None = None
-    #: By the provider's clock.
-    paid_at: datetime | None = None
-
-
-class Entry(NamedTuple):
-    """A refund of a payment, or a dispute, as its provider reports it."""
-
-    reference: str
-    #: Without an amount, a refund is of all that is left, and a dispute of the whole payment.
-    amount_minor: int | None = None
-    #: If given, the payment's.
-    currency: str | None = None
-    #: refund, or failed if the refund did; or of a dispute, opened, won or lost.
-    kind: str = "refund"
+    paid_at: datetime | None = None  # by the provider's clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +154,8 @@ class OrderEvent:
     id: int
     type: EventType
     at: datetime
-    #: Of order.created, the order as it was placed.
-    data: Mapping[str, Any] | Order
-    #: Of the API key that it was done with; None if there was none.
-    key_id: str | None = None
+    data: Mapping[str, Any]  # of order.created, the order as it was placed
+    key_id: str | None = None  # of the API key that it was done with, if there was one
 
 
 class CancelledOrder(NamedTuple):
@@ -199,13 +163,4 @@ class CancelledOrder(NamedTuple):
 
     id: str
     late_ms: int
-    origin: Origin
-
-
-class RefundsDue(NamedTuple):
-    """Money in one currency that has to be refunded, and how long the oldest of it has waited."""
-
-    currency: str
-    payments: int
-    amount_minor: int
-    oldest_ms: int
+    origin: str | None

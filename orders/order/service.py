@@ -4,7 +4,7 @@ An order ends only by a conditional DELETE, and what it returns decides. Checks 
 the commit. If that fails, orders are still cancelled on time, because the sweep reads SQL itself.
 """
 
-import sys
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from time import monotonic
@@ -12,19 +12,23 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from orders.db.errors import retried, waited_for
+from orders.db.ids import array_of, new_id, random_part
+from orders.db.statements import one
+from orders.db.tables import orders
 from orders.errors import (
     AlreadyPaid,
+    KeyInFlight,
     KeyReused,
     OrderCancelled,
     OrderError,
     OrderNotFound,
     PreconditionFailed,
     ReferenceReused,
-    StockBusy,
     TimeoutOutOfRange,
-    UnknownProvider,
+    UnknownSku,
 )
-from orders.order.bulkhead import Bulkhead
+from orders.hooks import CheckScheduler, Hooks
 from orders.order.domain import (
     CancelledOrder,
     CancelReason,
@@ -35,15 +39,15 @@ from orders.order.domain import (
     PaymentStatus,
     Timeouts,
 )
-from orders.order.limits import Admission, Unpaid, UnpaidLimits
 from orders.order.payments import PaymentResult, Payments
-from orders.order.ports import CheckScheduler, Observer, nobody
-from orders.order.reads import Reads
-from orders.sql.errors import retried
-from orders.sql.schema import check_ready
+from orders.order.rows import ORDER, PAYMENT, SQL, is_same, placed_order, read_order
 
+#: The changes that erase what an order says that may be about a person.
+NO_DETAILS = {column.name: None for column in orders.c if column.info.get("personal")}
 #: Called after the commit with the orders that were cancelled. Does not raise.
 Report = Callable[[Sequence[CancelledOrder]], None]
+#: Those that an order may have; None: any.
+Versions = list[str] | None
 
 
 class Placed(NamedTuple):
@@ -53,116 +57,92 @@ class Placed(NamedTuple):
     replayed: bool
 
 
-def _expected(versions: frozenset[str] | None) -> str:
-    """The decimal versions, each between spaces, as `OrderRepository.extend` takes them; "*" is any."""
-    return "*" if versions is None else f" {' '.join(filter(str.isdecimal, versions))} "
-
-
-class OrderService(Payments, Reads):
+class OrderService(Payments):
     def __init__(
         self,
         engine: sa.Engine,
         scheduler: CheckScheduler,
         timeouts: Timeouts,
-        limits: UnpaidLimits = UnpaidLimits(),  # noqa: B008  it is frozen
-        placing: Bulkhead | None = None,
-        *,
-        webhooks: CheckScheduler | None = None,
-        reminders: bool = False,
-        observe: Observer = nobody,
+        hooks: Hooks | None = None,
     ) -> None:
-        super().__init__(engine, scheduler, webhooks=webhooks, reminders=reminders, observe=observe)
+        super().__init__(engine, scheduler, hooks)
         self._timeouts = timeouts
-        self._admission = Admission(limits, self._count_unpaid)
-        #: One compartment per SKU, unlimited by default: while a SKU is locked, every thread that
-        #: places an order for it waits in SQL.
-        self._placing = placing or Bulkhead(sys.maxsize, StockBusy)
-
-    # -- for clients -----------------------------------------------------------------------
 
     @retried
     def place(self, new: NewOrder) -> Placed:
-        """Place an order and reserve its stock, once for each idempotency key.
+        """Place an order and reserve its stock, once for each idempotency key. What costs nothing is paid at once.
 
-        An order that costs nothing is paid at once.
-
-        Raises TimeoutOutOfRange, TooManyUnpaidOrders, TooManyHeldPieces, UnknownSku, OutOfStock,
-        MixedCurrencies, TotalTooLarge, KeyReused, KeyInFlight, StockBusy.
+        Raises TimeoutOutOfRange, UnknownSku, OutOfStock, MixedCurrencies, TotalTooLarge, KeyReused,
+        KeyInFlight; what `Hooks.before_placing` yielded, unless the key is known.
         """
-        pieces = sum(new.quantities.values())
-        with (
-            # First, because an order that waits here must not occupy another client's place at a
-            # SKU.
-            self._admission.placing(new.client_id, pieces) as refusal,
-            self._placing.enter(new.quantities),
-            self._autocommit() as repository,
-        ):
+        with self._hooks.placing(new) as refusal, self._autocommit() as sql:
             try:
                 timeout_ms = self._timeouts.ms(new.timeout_seconds)
                 if refusal is not None:
                     raise refusal
-                order = repository.place(
-                    new, timeout_ms, None if new.timeout_seconds else self._timeouts.bounds_ms
-                )
-                placed_at = monotonic()
-            except OrderError:
+                order, placed_at = self._place(sql, new, timeout_ms)
+            except OrderError as error:
                 # Whatever the reason, a known key gets its original response: the same request,
                 # sent twice, may have taken the last of the stock.
-                known = repository.known(new.client_id, new.key)
-                if known is None:
+                named = {"client_id": new.client_id, "key": new.key}
+                row = SQL.get_placed_with_key(sql, **named).one_or_none()
+                if row is not None:
+                    if not is_same(new, row.fingerprint, ORDER(row)):
+                        raise KeyReused from None
+                    return Placed(ORDER(row), replayed=True)
+                if not isinstance(error, KeyReused | UnknownSku):
                     raise
-                if not known.is_for(new.fingerprint, new.quantities):
-                    raise KeyReused from None
-                return Placed(known.order, replayed=True)
-        self._observe(EventType.CREATED)
+                # Its order may have been deleted since the key was found.
+                order, placed_at = self._place(sql, new, timeout_ms)
+        self._hooks.observe(EventType.CREATED)
         if order.status is OrderStatus.PAID:  # it costs nothing
-            self._observe(EventType.PAID)
+            self._hooks.observe(EventType.PAID)
             return Placed(order, replayed=False)
         # A delay, so that the clocks of SQL and Redis need not agree. It counts from when SQL's
         # response arrived, which is after the order was created, so it is never too short.
-        timeout = order.expires_at - order.created_at
-        passed = timedelta(seconds=monotonic() - placed_at)
-        self._scheduler.schedule(order.id, delay_ms=(timeout - passed) / timedelta(milliseconds=1))
+        delay_ms = (order.expires_at - order.created_at) / timedelta(milliseconds=1)
+        self._scheduler.schedule(order.id, delay_ms=delay_ms - 1000 * (monotonic() - placed_at))
         return Placed(order, replayed=False)
 
-    def _count_unpaid(self, client_id: str, most_orders: int) -> Unpaid:
-        with self._reading() as repository:
-            return repository.unpaid(client_id, most_orders)
+    def _place(self, sql: sa.Connection, new: NewOrder, timeout_ms: int) -> tuple[Order, float]:
+        # Without a timeout of its own, its default: the shortest of its SKUs' timeouts counts.
+        min_ms, max_ms = (None, None) if new.timeout_seconds else self._timeouts.bounds_ms
+        of = ("client_id", "key", "fingerprint", *NO_DETAILS)
+        values: dict[str, Any] = {name: getattr(new, name) for name in of}
+        values |= {"skus": [*new.quantities], "quantities": [*new.quantities.values()]}
+        values |= {"timeout_ms": timeout_ms, "min_ms": min_ms, "max_ms": max_ms}
+        try:
+            rows, placed_at = self._change(sql, SQL.place, **values, random=random_part())
+        except sa.exc.OperationalError as error:
+            if waited_for(error, "orders"):
+                raise KeyInFlight from error
+            raise
+        return placed_order(new, rows), placed_at
 
     @retried
     def extend(
-        self,
-        client_id: str,
-        order_id: str,
-        *,
-        expires_at: datetime,
-        versions: frozenset[str] | None,
+        self, client_id: str, order_id: str, *, expires_at: datetime, versions: Versions
     ) -> Order:
         """Move the deadline of an unpaid order, later or earlier, if it has one of these versions.
 
-        None means any version. An overdue order that is not cancelled yet can still be extended.
-
+        An overdue order that is not cancelled yet can still be extended.
         Raises OrderNotFound, AlreadyPaid, OrderCancelled, PreconditionFailed, TimeoutOutOfRange.
         """
-        with self._autocommit() as repository:
-            extended = repository.extend(
-                order_id,
-                client_id,
-                versions=_expected(versions),
-                expires_at=expires_at,
-                bounds_ms=self._timeouts.bounds_ms,
-                kept_ms=self._timeouts.kept_ms,
-            )
-            answered_at = monotonic()
-            if extended is None:
-                order = repository.order(order_id, client_id)
+        values: dict[str, Any] = {"order_id": order_id, "client_id": client_id}
+        values |= {"versions": versions, "expires_at": expires_at}
+        values["min_ms"], values["max_ms"] = self._timeouts.bounds_ms
+        values["kept_ms"] = self._timeouts.kept_ms
+        with self._autocommit() as sql:
+            rows, answered_at = self._change(sql, SQL.extend, **values)
+            if not rows:
+                order = read_order(sql, order_id, client_id)
                 raise self._not_extended(order, versions)
         # A check that comes early does no harm; one that comes late would.
         passed_ms = 1000 * (monotonic() - answered_at)
-        self._scheduler.schedule(order_id, delay_ms=extended.expires_in_ms - passed_ms)
-        return extended.order
+        self._scheduler.schedule(order_id, delay_ms=rows[0].ms - passed_ms)
+        return ORDER(rows[0])
 
-    def _not_extended(self, order: Order | None, versions: frozenset[str] | None) -> OrderError:
+    def _not_extended(self, order: Order | None, versions: Versions) -> OrderError:
         """Why an order's deadline was not moved."""
         if order is None:
             return OrderNotFound()
@@ -178,20 +158,15 @@ class OrderService(Payments, Reads):
 
     @retried
     def describe(
-        self,
-        client_id: str,
-        order_id: str,
-        changes: Mapping[str, Any],
-        *,
-        versions: frozenset[str] | None,
+        self, client_id: str, order_id: str, changes: Mapping[str, Any], *, versions: Versions
     ) -> Order:
-        """Change details of an order that has one of these versions, and forget what was sent of it.
-
-        None means any version. Raises OrderNotFound, PreconditionFailed.
-        """
-        with self._writing() as repository:
-            changed = repository.describe(order_id, client_id, changes, _expected(versions))
-            order = repository.order(order_id, client_id)
+        """Change details of an order that has one of these versions. Raises OrderNotFound, PreconditionFailed."""
+        own = {"order_id": order_id, "client_id": client_id, "versions": versions}
+        values = {**own, **NO_DETAILS, **changes, "given": [*changes]}
+        with self._writing() as sql:
+            # Twice for an order that ends meanwhile.
+            changed = any(SQL.describe(sql, **values).first() for _ in range(2))
+            order = read_order(sql, order_id, client_id)
         if order is None:
             raise OrderNotFound
         if not changed:
@@ -212,54 +187,48 @@ class OrderService(Payments, Reads):
     ) -> PaymentResult:
         """Report a payment: the order is paid, or the money is kept and marked for refund.
 
-        A payment after the deadline is accepted as long as the order was not cancelled: its stock
-        is still reserved. Raises OrderNotFound, ReferenceReused, UnknownProvider.
+        A payment after the deadline is accepted as long as the order was not cancelled: its stock is still
+        reserved. Raises what `Hooks.refusal` returned, unless the payment is known; OrderNotFound, ReferenceReused.
         """
-        with self._autocommit() as repository:
-            payment = repository.pay(
-                order_id,
-                client_id,
-                provider=provider,
-                reference=reference,
-                amount_minor=amount_minor,
-                currency=currency,
-                paid_at=paid_at,
-            )
-            if payment is None:
-                known = repository.payment(client_id, provider, reference)
-                if known is None:
-                    raise UnknownProvider
+        named = {"client_id": client_id, "provider": provider, "reference": reference}
+        money = {"order_id": order_id, "amount_minor": amount_minor, "currency": currency}
+        values = {**named, **money, "paid_at": paid_at, "payment_id": new_id()}
+        refusal = self._hooks.refusal(client_id, provider)
+        with self._autocommit() as sql:
+            rows = [] if refusal else self._change(sql, SQL.pay, **values, otherwise="lost")[0]
+            if rows and rows[0].lost:  # how the order ended is seen by the next statement
+                rows, _ = self._change(sql, SQL.pay, **values, otherwise="already_paid")
+            if not rows and not refusal:
+                raise OrderNotFound
+            if not rows or rows[0].id is None:
+                known = one(PAYMENT, SQL.find_payment(sql, **named))
+                if known is None:  # or it was deleted just now, with its order
+                    raise refusal or OrderNotFound
                 same = (known.order_id, known.amount_minor, known.currency)
                 if same != (order_id, amount_minor, currency):
                     raise ReferenceReused
                 return PaymentResult(known, replayed=True)
-        self._observe(f"payment.{payment.status}", payment.reason or "")
+        payment = PAYMENT(rows[0])
+        self._hooks.observe(f"payment.{payment.status}", payment.reason or "")
         if payment.status is PaymentStatus.APPLIED:
-            self._observe(EventType.PAID)
+            self._hooks.observe(EventType.PAID)
             self._scheduler.cancel(order_id)
         return PaymentResult(payment, replayed=False)
 
     @retried
     def cancel(self, client_id: str, order_id: str) -> Order:
-        """Cancel an unpaid order on request. A cancelled order stays as it is.
-
-        Raises OrderNotFound, AlreadyPaid.
-        """
-        with self._autocommit() as repository:
-            order = repository.cancel(order_id, client_id)
-            was_open = order is not None
-            if order is None:
-                order = repository.order(order_id, client_id)
-            if order is None:
-                raise OrderNotFound
-            if order.status is OrderStatus.PAID:
-                raise AlreadyPaid
-        if was_open:
-            self._observe(EventType.CANCELLED, CancelReason.REQUESTED)
+        """Cancel an unpaid order on request. A cancelled one stays as it is. Raises OrderNotFound, AlreadyPaid."""
+        with self._autocommit() as sql:
+            rows, _ = self._change(sql, SQL.cancel, order_id=order_id, client_id=client_id)
+            order = ORDER(rows[0]) if rows else read_order(sql, order_id, client_id)
+        if order is None:
+            raise OrderNotFound
+        if order.status is OrderStatus.PAID:
+            raise AlreadyPaid
+        if rows:
+            self._hooks.observe(EventType.CANCELLED, CancelReason.REQUESTED)
         self._scheduler.cancel(order_id)
         return order
-
-    # -- for the worker --------------------------------------------------------------------
 
     def expire(
         self,
@@ -270,21 +239,17 @@ class OrderService(Payments, Reads):
     ) -> dict[str, float]:
         """Cancel the orders that are unpaid past their deadline: all of them, or none.
 
-        In one statement, on a connection that commits it by itself. Releases exactly the stock that
-        they reserved, and writes one event for each. Repeating it changes nothing. Returns, for each
-        order that is still unpaid, in how many milliseconds to look at it again: when it expires or
-        what keeps it ends, 0 or less if it was locked, most likely by a payment. ``report`` gets the
-        cancelled orders. No deadline that is later than ``not_after`` has passed, whatever the
-        database's clock says.
+        In one statement, on a connection that commits it by itself. Returns, for each order that it left, in how
+        many milliseconds to look at it again: see ``expire.sql``; inf if it is not unpaid. ``report`` gets the
+        cancelled orders. No deadline later than ``not_after`` has passed, whatever the database's clock says.
         """
-        found = self._opened(connection).expire(
-            order_ids, in_detail=report is not None, not_after=not_after
-        )
+        ids, in_detail = array_of(order_ids), report is not None
+        rows = SQL.expire(connection, ids=ids, not_after=not_after, in_detail=in_detail).all()
+        cancelled = {row.id: row.number for row in rows if row.kind == "client"}
+        self._hooks.tell(cancelled, connection)
         if report is not None:
-            report(found.details)
-        self._observe(EventType.CANCELLED, CancelReason.EXPIRED, found.cancelled)
-        return found.unpaid
-
-    def check_ready(self) -> None:
-        """Raises what `orders.sql.schema.check_ready` raises."""
-        check_ready(self._engine)
+            found = (row for row in rows if row.kind == "cancelled")
+            report([CancelledOrder(row.id, row.number, row.origin) for row in found])
+        self._hooks.observe(EventType.CANCELLED, CancelReason.EXPIRED, sum(cancelled.values()))
+        left = {row.id: row.number for row in rows if row.kind == "left"}
+        return {id_: math.inf if ms is None else ms for id_, ms in left.items()}

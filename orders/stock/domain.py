@@ -61,7 +61,7 @@ class Expected:
     """The version that a writer expects to find."""
 
     #: It must have one of these; None is any.
-    versions: frozenset[str] | None = None
+    versions: list[str] | None = None
     #: Whether it must exist already; None is either.
     exists: bool | None = None
 

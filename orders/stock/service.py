@@ -1,11 +1,15 @@
 """What can be done with stock: one method, one transaction."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from orders.db.acting import KEY_ID
+from orders.db.database import Bind
+from orders.db.errors import retried
+from orders.db.files import Room
+from orders.db.statements import Service, made_of, one
 from orders.errors import (
     KeyReused,
     OrderError,
@@ -15,11 +19,6 @@ from orders.errors import (
     StockReserved,
     StockTooLarge,
 )
-from orders.sql.acting import KEY_ID
-from orders.sql.database import Bind
-from orders.sql.errors import retried
-from orders.sql.transactions import Service
-from orders.stock import repository
 from orders.stock.domain import (
     ANYTHING,
     KEEP_TIMEOUT,
@@ -29,6 +28,8 @@ from orders.stock.domain import (
     StockItem,
 )
 
+SQL = Room("orders.stock")
+ITEM, ADJUSTMENT = made_of(StockItem), made_of(Adjustment)
 #: After any adjustment.
 LAST = 2**63 - 1
 
@@ -50,7 +51,7 @@ class SetStock(NamedTuple):
 class StockService(Service):
     """What is in stock, and what changed it.
 
-    Orders reserve and sell stock by operations of their own: see `orders.order.operations`.
+    Orders reserve and sell stock by statements of their own, in ``orders/order/sql/``.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class StockService(Service):
 
     def get(self, sku: str) -> StockItem:
         """Raises SkuNotFound."""
-        return self._one(repository.ITEM, SkuNotFound, repository.GET_STOCK, for_sku=sku)
+        return self._one(ITEM, SkuNotFound, SQL.get, sku=sku)
 
     def retire(self, sku: str) -> None:
         """Sell no more of a SKU, until it is set again. What orders reserve stays theirs.
@@ -70,13 +71,12 @@ class StockService(Service):
         Raises SkuNotFound.
         """
         with self._autocommit() as sql:
-            sql.run(repository.RETIRE_STOCK, for_sku=sku)
+            SQL.retire(sql, sku=sku)
         self.get(sku)
 
     def items(self, *, page_size: int, after: str | None = None) -> list[StockItem]:
         """SKUs in byte order, those that follow ``after``."""
-        values = {"last_sku": after or "", "page_size": page_size}
-        return self._all(repository.ITEM, repository.LIST_STOCK, **values)
+        return self._all(ITEM, SQL.list, after=after or "", page_size=page_size)
 
     @retried
     def set(
@@ -98,41 +98,36 @@ class StockService(Service):
         """
         if timeout_seconds:
             self._check_timeout(timeout_seconds)
-        values = {
-            "for_sku": sku,
-            "for_on_hand": on_hand,
-            "for_price": price_minor,
-            "for_currency": currency,
-            "for_timeout": timeout_seconds or None,
-            "keep_timeout": timeout_seconds == KEEP_TIMEOUT,
-            "for_client": client_id,
-            "by_key": KEY_ID.get(),
-            "any_version": expected.versions is None,
-            "versions": dict.fromkeys(expected.versions or (), 1),
-            "may_create": expected.exists is not True and on_hand is not None,
-        }
         with self._autocommit() as sql:
             for _ in range(2):
-                rows = {bool(row.is_after): row for row in sql.do(repository.set_stock, **values)}
+                found = SQL.set(
+                    sql,
+                    sku=sku,
+                    on_hand=on_hand,
+                    price_minor=price_minor,
+                    currency=currency,
+                    timeout_seconds=timeout_seconds,
+                    versions=expected.versions,
+                    may_repeat=expected.exists is None,
+                    may_create=expected.exists is not True and on_hand is not None,
+                    client_id=client_id,
+                    key_id=KEY_ID.get(),
+                )
+                rows = {row.is_after: row for row in found}
                 # None: another request created the SKU while the statement ran. So the second try
                 # finds it.
                 if rows or expected.exists:
                     break
-        before = repository.ITEM(rows[False]) if False in rows else None
         if True in rows:
-            return SetStock(repository.ITEM(rows[True]), created=before is None)
-        if before is None:
+            return SetStock(ITEM(rows[True]), created=False not in rows)
+        if False not in rows:
             raise SkuNotFound if on_hand is None else PreconditionFailed
-        if rows[False].refusal == "reserved":
+        before = rows[False]
+        if before.refusal == "reserved":
             raise StockReserved(f"They reserve {before.reserved} of {before.on_hand}.")
         if expected.exists is not None:
             raise PreconditionFailed
-        given = {"on_hand": on_hand, "price_minor": price_minor, "currency": currency}
-        if before.version != _as_set(before, timeout_seconds, given).version:
-            raise PreconditionRequired(
-                f"To add or remove some, POST to /v1/stock/{sku}/adjustments."
-            )
-        return SetStock(before, created=False)
+        raise PreconditionRequired(f"To add or remove some, POST to /v1/stock/{sku}/adjustments.")
 
     @retried
     def adjust(self, sku: str, *, client_id: str, key: str, delta: int, reason: str) -> Adjusted:
@@ -140,14 +135,14 @@ class StockService(Service):
 
         Raises SkuNotFound, StockReserved, StockTooLarge, KeyReused.
         """
-        key_of = {"for_client": client_id, "for_key": key}
-        values = {"for_sku": sku, "by_key": KEY_ID.get(), "for_delta": delta, "for_reason": reason}
+        own = {"client_id": client_id, "key": key}
+        values = {"sku": sku, "key_id": KEY_ID.get(), "delta": delta, "reason": reason}
         with self._autocommit() as sql:
-            rows = sql.do(repository.adjust, **key_of, **values)
+            rows = SQL.adjust(sql, **own, **values).all()
             if rows and rows[0].id is not None:
-                return Adjusted(repository.ADJUSTMENT(rows[0]), replayed=False)
+                return Adjusted(ADJUSTMENT(rows[0]), replayed=False)
             # Whatever the reason, a known key gets its original response.
-            known = sql.one(repository.ADJUSTMENT, repository.GET_ADJUSTMENT, **key_of)
+            known = one(ADJUSTMENT, SQL.get_adjustment(sql, **own))
         if known is None:
             raise _not_adjusted(rows, delta)
         if (known.sku, known.delta, known.reason) != (sku, delta, reason):
@@ -163,18 +158,9 @@ class StockService(Service):
         """
         self.get(sku)
         last = LAST if before_id is None else before_id
-        values = {"for_sku": sku, "before_id": last, "page_size": page_size}
-        return self._all(repository.ADJUSTMENT, repository.LIST_ADJUSTMENTS, **values)
-
-
-def _as_set(item: StockItem, timeout_seconds: int | None, given: Mapping[str, Any]) -> StockItem:
-    """What a SKU is once it is set."""
-    changes = {name: value for name, value in given.items() if value is not None}
-    if changes:
-        changes["retired_at"] = None
-    if timeout_seconds != KEEP_TIMEOUT:
-        changes["timeout_seconds"] = timeout_seconds
-    return replace(item, **changes)
+        return self._all(
+            ADJUSTMENT, SQL.list_adjustments, sku=sku, before_id=last, page_size=page_size
+        )
 
 
 def _not_adjusted(rows: Sequence[sa.Row[Any]], delta: int) -> OrderError:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from devtools import processes
 from devtools.processes import ROOT, wait_until
 from devtools.valkey import private_valkey
-from tests.e2e.pages import FLOWS, the_block
+from tests.kit.pages import FLOWS, the_block
 
 pytestmark = pytest.mark.slow
 

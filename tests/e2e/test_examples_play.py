@@ -26,7 +26,7 @@ from examples import (
 )
 from examples.__main__ import names
 from examples.stage import working
-from tests.length import quick_first
+from tests.kit.length import quick_first
 from worker import DelayQueue
 
 #: How the lines begin that each prints, in this order. The seconds depend on the machine.

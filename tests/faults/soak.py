@@ -27,14 +27,15 @@ import sqlalchemy as sa
 
 from devtools.postgres import Postgres
 from devtools.processes import Process, free_port, wait_until
+from orders.db.tables import order_events
 from orders.queues import QUEUE
-from orders.sql.tables import order_events, webhook_deliveries
-from tests.faults.checker import History, Violation, read, violations
-from tests.faults.load import Load
-from tests.faults.proxy import Mode, Proxy
-from tests.faults.site import ON_HAND, SKUS, Site
-from tests.receiver import Receiver
-from tests.states import states, status
+from tests.kit.checker import History, Violation, read, violations
+from tests.kit.features import brought
+from tests.kit.load import Load
+from tests.kit.proxy import Mode, Proxy
+from tests.kit.shop import client_id
+from tests.kit.site import ON_HAND, SKUS, Site
+from tests.kit.states import states, status
 from worker import DelayQueue, connect
 
 LEASE_SECONDS = 3
@@ -45,7 +46,6 @@ SETTINGS = {
     "MAX_FAILURES": "3",
     "RETRY_BASE_SECONDS": "0.1",
     "RETRY_CAP_SECONDS": "0.5",
-    "WEBHOOKS": "1",
     "WEBHOOK_ALLOW_PRIVATE": "1",
 }
 WORKERS = 3
@@ -65,6 +65,7 @@ class Soak:
         self.closing.callback(self.postgres.remove)
         self.postgres.execute("CREATE DATABASE soak")
         self.site = Site(folder, self.postgres.url("soak"), SETTINGS)
+        self.site.flows = "orders.timeouts:flows"
         self.proxy = Proxy(self.site.valkey.port)
         self.closing.callback(self.proxy.close)
         #: What processes get instead of the site's own settings.
@@ -74,10 +75,8 @@ class Soak:
         self.ports = [free_port(), free_port()]
         self.apis = [self.site.start_api(port, **self.through) for port in self.ports]
         key = self.site.services.clients.create_key("soak", ["orders", "payments"])
-        self.receiver = Receiver()
-        client = self.site.services.clients.authenticate(key)
-        assert client is not None
-        self.site.services.webhooks.subscribe(client.id, url=self.receiver.url, events=None)
+        client = client_id(self.site.services.clients, key)
+        self.watches = [each.Watch(self.site, client) for each in brought("promises")]
         urls = [f"http://127.0.0.1:{port}" for port in self.ports]
         self.load = Load(urls, key, SKUS, customers=customers, seed=seed)
         self.faults: Counter[str] = Counter()
@@ -105,7 +104,8 @@ class Soak:
         ]
 
     def close(self) -> None:
-        self.receiver.close()
+        for each in self.watches:
+            each.close()
         self.closing.close()
 
     # -- the nemesis -----------------------------------------------------------------------
@@ -242,25 +242,16 @@ class Soak:
         # A pooler may need a while to connect.
         wait_until(lambda: self.site.unpaid() == 0, "orders to end", ignoring=sa.exc.DBAPIError)
         wait_until(self._queue_is_empty, "every check to be settled", seconds=60)
-        while left := self._unsent_webhooks():
-            wait_until(lambda: self._unsent_webhooks() < left, "webhooks to be sent", every=0.5)
+        for each in self.watches:
+            while left := each.left():
+                wait_until(lambda: each.left() < left, "more to be sent", every=0.5)  # noqa: B023
         history = self.history()
-        sent = {message.id for message in self.receiver.messages}
-        self.found += [
-            Violation("W", f"delivery {row.id} never came")
-            for row in history.deliveries
-            if row.id not in sent
-        ]
+        self.found += [lost for each in self.watches for lost in each.violations(history)]
         self.found += violations(history, stocked=STOCKED, drained=True, complete=True)
 
     def _queue_is_empty(self) -> bool:
         stats = self.site.queue.stats()
         return stats.scheduled == stats.leased == 0
-
-    def _unsent_webhooks(self) -> int:
-        pending = webhook_deliveries.c.status == "pending"
-        with self.site.services.engine.connect() as connection:
-            return connection.scalar(sa.select(sa.func.count()).where(pending)) or 0
 
     # -- the table -------------------------------------------------------------------------
 
@@ -275,8 +266,6 @@ class Soak:
             if row.reason == "expired":
                 due, ended = row.expires_at.timestamp(), row.ended_at.timestamp()
                 late_ms[self._failing(due, ended)].append(1000 * (ended - due))
-        messages = self.receiver.messages
-        sent = {message.id for message in messages}
         statuses = Counter(row.status for row in rows)
         kinds = Counter(events)
         lines = [
@@ -286,7 +275,7 @@ class Soak:
             ("deadlines moved", f"{kinds['order.extended']:,}"),
             ("refunds due, refunded", ", ".join(f"{kinds[kind]:,}" for kind in REFUNDS)),
             ("answers to customers", f"{len(self.load.responses):,}"),
-            ("webhooks, sent twice", f"{len(sent):,}, {len(messages) - len(sent):,}"),
+            *(line for each in self.watches for line in each.lines()),
             ("faults", f"{sum(self.faults.values()):,}"),
             *((f"- {name}", f"{count}") for name, count in sorted(self.faults.items())),
             ("checks of the whole history", f"{self.checks:,}"),

@@ -7,11 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from devtools.processes import free_port, wait_until
-from tests.clock import bound
-from tests.faults.conftest import Build
-from tests.faults.failpoints import API_MOMENTS, REPEAT
-from tests.faults.site import PATIENT, Answer, Customer
-from tests.integration.workers import frozen
+from tests.kit.clock import bound
+from tests.kit.failpoints import API_MOMENTS, REPEAT
+from tests.kit.site import PATIENT, Answer, Build, Customer
+from tests.kit.workers import frozen
 
 #: How much later than its deadline an order may be cancelled when its check was never scheduled.
 LATEST_MS = 3000

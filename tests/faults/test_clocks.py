@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from devtools.processes import Process, events, free_port, wait_until
-from tests.clock import bound
-from tests.faults.conftest import Build
-from tests.faults.site import HURRIED, LEASE_SECONDS, Customer, Site
+from tests.kit.clock import bound
+from tests.kit.site import HURRIED, LEASE_SECONDS, Build, Customer, Site
 
 HOUR = 3600
 LATEST_MS = 3000
@@ -53,7 +52,7 @@ def test_a_redis_clock_an_hour_off_affects_no_new_order(build: Build, wrong: int
     site.set_redis_clock(wrong)
     worker = site.start_worker()
     port = free_port()
-    site.start_api(port, "tests.faults.failpoints:create_app")
+    site.start_api(port, "tests.kit.failpoints:create_app")
     customer = Customer(site)
     for _ in range(20):
         assert customer.order(port, timeout_seconds=1).status == 201
@@ -111,6 +110,7 @@ def test_what_a_fast_redis_clock_put_off_is_not_late(
     ids = site.place(
         50, 2, 3
     )  # due at once by its clock, so claimed, and put off by an hour too much
+    site.queue.wake()  # the message came by the right clock
     wait_until(lambda: batches_put_off(site) == len(ids), "all to be put off")
     site.set_redis_clock(0)
     site.wait_until_drained(HOUR / 10)

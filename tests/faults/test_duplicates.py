@@ -5,10 +5,9 @@ import random
 import pytest
 import sqlalchemy as sa
 
-from orders.sql.tables import orders
-from tests.faults.conftest import Build
-from tests.faults.failpoints import REPEAT
-from tests.faults.site import HURRIED
+from orders.db.tables import orders
+from tests.kit.failpoints import REPEAT
+from tests.kit.site import HURRIED, Build
 
 
 @pytest.mark.slow

@@ -10,11 +10,10 @@ import pytest
 import redis
 
 from devtools.processes import wait_until
-from orders.sql.ids import new_id
-from tests.clock import bound
-from tests.faults.conftest import Build
-from tests.faults.site import Site
-from tests.integration.workers import frozen
+from orders.db.ids import new_id
+from tests.kit.clock import bound
+from tests.kit.site import Build, Site
+from tests.kit.workers import frozen
 
 pytestmark = pytest.mark.slow
 

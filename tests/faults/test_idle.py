@@ -9,9 +9,9 @@ import redis
 
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
-from tests.faults.conftest import Build
-from tests.faults.pauses import last
-from tests.integration.workers import running
+from tests.kit.pauses import last
+from tests.kit.site import Build
+from tests.kit.workers import running
 from worker import Consumer, DelayQueue, Flow, Recurring, Worker
 
 pytestmark = pytest.mark.slow

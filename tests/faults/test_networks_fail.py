@@ -9,13 +9,12 @@ import pytest
 import sqlalchemy as sa
 
 from devtools.processes import Process, free_port, wait_until
-from tests.clock import bound
-from tests.faults.conftest import Build
-from tests.faults.pauses import last
-from tests.faults.proxy import Mode, Proxy
-from tests.faults.site import HURRIED, Customer, Site
-from tests.integration.workers import frozen
-from tests.length import quick_first
+from tests.kit.clock import bound
+from tests.kit.length import quick_first
+from tests.kit.pauses import last
+from tests.kit.proxy import Mode, Proxy
+from tests.kit.site import HURRIED, Build, Customer, Site
+from tests.kit.workers import frozen
 
 LATEST_MS = 3000
 #: How soon an API says that SQL does not answer, and how soon workers go on when it does.

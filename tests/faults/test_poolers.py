@@ -11,11 +11,10 @@ import sqlalchemy as sa
 
 from devtools.processes import free_port
 from orders.config import Settings
-from orders.sql.database import create_engine, session_settings
-from orders.watch.doctor import Doctor
-from tests.faults.conftest import Build
-from tests.faults.site import Answer, Customer
-from tests.pooler import pooling
+from orders.db.database import create_engine, session_settings
+from orders.features.doctor.doctor import Doctor
+from tests.kit.pooler import pooling
+from tests.kit.site import Answer, Build, Customer
 from worker import Finding
 
 pytestmark = pytest.mark.slow
@@ -57,7 +56,7 @@ def insist(ask: Callable[[], Answer]) -> Answer:
 
 def test_all_goes_on_through_a_pooler(build: Build, pooled: sa.URL, migrated_url: str) -> None:
     url = pooled.render_as_string(hide_password=False)
-    settings = Settings(database_url=url, redis_url="redis://nowhere", database_pooler=True)
+    settings = Settings.of(database_url=url, redis_url="redis://nowhere", database_pooler=True)
     wrong = examined(settings)
     assert "enable_seqscan is not off" in wrong.summary
     with psycopg.connect(migrated_url.replace("+psycopg", ""), autocommit=True) as connection:

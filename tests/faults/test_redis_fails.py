@@ -5,9 +5,9 @@ import signal
 import pytest
 import redis
 
-from tests.clock import bound
-from tests.faults.conftest import Build
-from tests.length import quick_first
+from tests.kit.clock import bound
+from tests.kit.length import quick_first
+from tests.kit.site import Build
 
 ORDERS = 1000
 LATEST_MS = 3000

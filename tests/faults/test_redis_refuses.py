@@ -13,11 +13,10 @@ import redis
 
 from devtools.processes import Process, free_port, wait_until
 from devtools.valkey import Valkey
-from tests.clock import bound
-from tests.faults.conftest import Build
-from tests.faults.pauses import last
-from tests.faults.site import HURRIED, Customer, Site, small_disk
-from tests.integration.workers import frozen
+from tests.kit.clock import bound
+from tests.kit.pauses import last
+from tests.kit.site import HURRIED, Build, Customer, Site, small_disk
+from tests.kit.workers import frozen
 
 #: How late an order may be while Redis refuses, and how soon claims go on when it is well.
 LATEST_MS = 3000

@@ -10,12 +10,11 @@ import redis
 
 from devtools.processes import Process, events, wait_until
 from devtools.valkey import Valkey
-from tests.clock import bound
-from tests.faults.conftest import Build
-from tests.faults.proxy import Mode, Proxy
-from tests.faults.site import HURRIED, Site
-from tests.integration.workers import frozen
-from tests.length import quick_first
+from tests.kit.clock import bound
+from tests.kit.length import quick_first
+from tests.kit.proxy import Mode, Proxy
+from tests.kit.site import HURRIED, Build, Site
+from tests.kit.workers import frozen
 
 LATEST_MS = 3000
 #: What a worker writes down when it has settled checks.

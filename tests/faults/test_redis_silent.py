@@ -18,9 +18,9 @@ import redis
 
 from devtools.processes import wait_until
 from devtools.valkey import Valkey, private_valkey
-from tests.faults.pauses import last
-from tests.faults.proxy import Mode, Proxy
-from tests.integration.workers import running, tasks
+from tests.kit.pauses import last
+from tests.kit.proxy import Mode, Proxy
+from tests.kit.workers import running, tasks
 from worker import (
     Backoff,
     DeadLetter,

@@ -18,11 +18,11 @@ from devtools import processes
 from devtools.processes import ROOT, Process, free_port, wait_until
 from devtools.valkey import Valkey, valkey_server
 from orders.queues import QUEUE
-from tests.clock import bound, bound_of_waking
-from tests.e2e.pages import FLOWS, the_block
-from tests.faults.site import Site
-from tests.integration.workers import running
-from tests.unit.engine import Heard
+from tests.kit.clock import bound, bound_of_waking
+from tests.kit.engine import Heard
+from tests.kit.pages import FLOWS, the_block
+from tests.kit.site import Site
+from tests.kit.workers import running
 from worker import Consumer, DelayQueue, Flow, Worker, connect, events
 
 pytestmark = pytest.mark.slow

@@ -2,9 +2,8 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -14,16 +13,13 @@ import sqlalchemy as sa
 from devtools import processes
 from devtools.postgres import Postgres
 from devtools.processes import Process, free_port, wait_until
-from orders.sql.tables import metadata, unpaid_orders
-from orders.watch.locked import LONG_MS, LOOK_SECONDS
-from tests.clock import bound
-from tests.faults.checker import violations
-from tests.faults.conftest import Build
-from tests.faults.load import Load
-from tests.faults.pauses import last
-from tests.faults.site import HURRIED, PATIENT, SKUS, STOCKED, Customer, Site, small_disk
-from tests.integration.workers import frozen
-from worker.runtime.worker import TICK_SECONDS
+from orders.db.base import metadata
+from tests.kit.checker import violations
+from tests.kit.clock import bound
+from tests.kit.load import Load
+from tests.kit.pauses import last
+from tests.kit.site import HURRIED, PATIENT, SKUS, STOCKED, Customer, Site, small_disk
+from tests.kit.workers import frozen
 
 #: Three failures in a row, at most 0.2 s apart, would be a dead letter.
 SETTINGS = {"MAX_FAILURES": "3", "RETRY_BASE_SECONDS": "0.1", "RETRY_CAP_SECONDS": "0.2"}
@@ -222,15 +218,16 @@ def test_the_api_and_workers_wait_for_the_migration(own_postgres: Postgres, tmp_
 class Strangers:
     """Who hold every connection that a server has."""
 
-    def __init__(self, server: Postgres, stack: ExitStack) -> None:
+    def __init__(self, server: Postgres, stack: ExitStack, database: str) -> None:
         self._url, self._stack = server.url().replace("+psycopg", ""), stack
+        self._database = database
         self._first = stack.enter_context(psycopg.connect(self._url, autocommit=True))
 
-    def crowd_out(self, database: str) -> None:
+    def crowd_out(self) -> None:
         """End the connections of a database's users, and connect until the server refuses."""
         self._first.execute(
             "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s",
-            [database],
+            [self._database],
         )
         refused = ""
         while not refused:
@@ -241,76 +238,63 @@ class Strangers:
         assert "too many clients" in refused
 
 
-@pytest.mark.slow
-def test_no_connection_left_is_an_outage_and_passes(own_postgres: Postgres, tmp_path: Path) -> None:
-    with (
-        opened(own_postgres, tmp_path, "crowded", **SETTINGS) as site,
-        ExitStack() as stack,
-    ):
-        port = free_port()
-        site.start_api(port)
-        worker = site.start_worker()
-        customer = Customer(site)
-        with frozen(worker):
-            placed = [customer.order(port, timeout_seconds=1) for _ in range(20)]
-            assert {answer.status for answer in placed} == {201}
-            site.services.engine.dispose()
-            strangers = Strangers(own_postgres, stack)
+@contextmanager
+def read_only(server: Postgres, database: str) -> Iterator[Callable[[], object]]:
+    """Have every new transaction refuse to write."""
 
-            def refused() -> bool:
-                strangers.crowd_out("crowded")
-                return customer.order(port).status == 503
+    def switch(value: str) -> None:
+        server.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = {value}")
+        for pid in backends(server, database):
+            server.execute(f"SELECT pg_terminate_backend({pid})")
 
-            wait_until(refused, "an order to be refused")
-        wait_until(lambda: '"unavailable"' in site.log(worker), "the worker to notice")
-        answer = customer.order(port)
-        assert (answer.status, answer.body["code"]) == (503, "storage_unavailable")
-        assert int(answer.headers["retry-after"]) > 0
-        wait_until(lambda: site.ready(port)[0] == 503, "the API to say so")
-        last(10 * RETRY_BUDGET_SECONDS)
-        stats = site.queue.stats()
-        assert (stats.dead, stats.leased) == (0, 0)
-        stack.close()
-        wait_until(lambda: customer.order(port).status == 201, "an order to be placed")
-        site.wait_until_drained(bound(RESUMED_SECONDS))
-        assert site.violations(customer, drained=True) == []
-        assert "task failed" not in site.log(worker)
+    yield lambda: switch("on")
+    switch("off")
 
 
-def set_read_only(server: Postgres, database: str, *, on: bool) -> None:
-    """Have every new transaction refuse to write, and end the connections there are."""
-    server.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = {on}")
-    for pid in backends(server, database):
-        server.execute(f"SELECT pg_terminate_backend({pid})")
+@contextmanager
+def crowded(server: Postgres, database: str) -> Iterator[Callable[[], object]]:
+    """Have strangers hold every connection."""
+    with ExitStack() as stack:
+        yield Strangers(server, stack, database).crowd_out
 
 
 @pytest.mark.slow
-def test_a_read_only_database_is_an_outage_and_passes(
-    own_postgres: Postgres, tmp_path: Path
+@pytest.mark.parametrize(("fault", "ready"), [(read_only, READ_ONLY), (crowded, "")])
+def test_a_database_that_refuses_is_an_outage_and_passes(
+    own_postgres: Postgres,
+    tmp_path: Path,
+    fault: Callable[[Postgres, str], AbstractContextManager[Callable[[], object]]],
+    ready: str,
 ) -> None:
-    with opened(own_postgres, tmp_path, "read_only", **SETTINGS) as site:
+    def is_down(status: int, said: str) -> bool:
+        return status == 503 and ready in said
+
+    name = fault.__name__
+    with opened(own_postgres, tmp_path, name, **SETTINGS) as site:
         port = free_port()
         site.start_api(port)
         worker = site.start_worker()
         customer = Customer(site)
-        with frozen(worker):
-            placed = [customer.order(port, timeout_seconds=1) for _ in range(20)]
-            assert {answer.status for answer in placed} == {201}
+        with fault(own_postgres, name) as strike:
+            with frozen(worker):
+                placed = [customer.order(port, timeout_seconds=1) for _ in range(20)]
+                assert {answer.status for answer in placed} == {201}
+                site.services.engine.dispose()
 
-            set_read_only(own_postgres, "read_only", on=True)
+                def refused() -> bool:
+                    strike()
+                    return customer.order(port).status == 503
 
-        refused = customer.order(port)
-        assert (refused.status, refused.body["code"]) == (503, "storage_unavailable")
-        assert int(refused.headers["retry-after"]) > 0
-        wait_until(lambda: '"unavailable"' in site.log(worker), "the worker to notice")
-        last(10 * RETRY_BUDGET_SECONDS)
-        stats = site.queue.stats()
-        assert (stats.dead, stats.leased, stats.scheduled) == (0, 0, 20)
-        assert site.unpaid() == 20
-        wait_until(lambda: site.ready(port) == (503, READ_ONLY), "the API to say so")
-
-        set_read_only(own_postgres, "read_only", on=False)
-
+                wait_until(refused, "an order to be refused")
+            wait_until(lambda: '"unavailable"' in site.log(worker), "the worker to notice")
+            answer = customer.order(port)
+            assert (answer.status, answer.body["code"]) == (503, "storage_unavailable")
+            assert int(answer.headers["retry-after"]) > 0
+            wait_until(lambda: is_down(*site.ready(port)), "the API to say so")
+            last(10 * RETRY_BUDGET_SECONDS)
+            stats = site.queue.stats()
+            assert (stats.dead, stats.leased) == (0, 0)
+            assert stats.scheduled >= 20
         wait_until(lambda: customer.order(port).status == 201, "an order to be placed")
         site.wait_until_drained(bound(RESUMED_SECONDS))
         assert site.violations(customer, drained=True) == []
@@ -336,17 +320,3 @@ def test_a_standby_takes_over_and_loses_no_confirmed_order(tmp_path: Path) -> No
             primary.kill()
             standby.execute("SELECT pg_promote()")
         assert_nothing_is_broken(site, worker, load)
-
-
-@pytest.mark.slow
-def test_a_locked_row_is_named_within_five_seconds(build: Build) -> None:
-    site = build()
-    worker = site.start_worker()
-    due_at = time.monotonic() + 3
-    site.place(1, 3, 3)
-    with site.services.engine.begin() as stranger:
-        assert len(stranger.execute(sa.select(unpaid_orders).with_for_update()).all()) == 1
-        wait_until(lambda: '"row locked"' in site.log(worker), "its holder to be named")
-        assert time.monotonic() - due_at <= bound(5)
-    site.wait_until_all_are_cancelled()
-    assert LONG_MS / 1000 + LOOK_SECONDS + TICK_SECONDS < 5, "on any machine"

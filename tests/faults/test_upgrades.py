@@ -1,8 +1,9 @@
 """The release before and this one side by side under load: an upgrade without a stop, and the way back."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -10,24 +11,20 @@ from alembic import command
 
 from devtools import processes
 from devtools.processes import OURS, Code, Process, events, free_port, wait_until
+from orders.db.schema import schema_version
 from orders.queues import QUEUE
-from orders.sql.tables import SCHEMA_VERSION, webhook_deliveries
-from tests.clock import STRICT, bound
-from tests.faults.checker import violations
-from tests.faults.load import Load
-from tests.faults.releases import release_before, schema_after
-from tests.faults.site import HURRIED, LEASE_SECONDS, SKUS, STOCKED, Site
-from tests.receiver import Receiver, receiving
+from tests.kit.checker import violations
+from tests.kit.clock import STRICT, bound
+from tests.kit.features import brought
+from tests.kit.load import Load
+from tests.kit.releases import release_before, schema_after
+from tests.kit.shop import client_id
+from tests.kit.site import HURRIED, LEASE_SECONDS, SKUS, STOCKED, Site
 
 pytestmark = pytest.mark.slow
 
 CUSTOMERS = 12
-SETTINGS = {
-    **HURRIED,
-    "WEBHOOKS": "1",
-    "WEBHOOK_ALLOW_PRIVATE": "1",
-    "THAWS": "1",
-}
+SETTINGS = {**HURRIED, "WEBHOOK_ALLOW_PRIVATE": "1"}
 #: What a busy machine may be answered.
 BUSY = set() if STRICT else {"stock_busy", "server_busy"}
 #: Whether the migration's index is whole; NULL without it.
@@ -87,25 +84,19 @@ def before(tmp_path: Path) -> Code:
     return release_before(tmp_path)
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with receiving() as made:
-        yield made
-
-
 @pytest.mark.timeout(1800)  # a dozen processes are started one after another
 def test_an_upgrade_and_a_rollback_under_load_break_no_promise(
-    before: Code, database_url: str, receiver: Receiver, tmp_path: Path
+    before: Code, database_url: str, tmp_path: Path
 ) -> None:
     site = Site(tmp_path, database_url, SETTINGS)
+    site.flows = "orders.timeouts:flows"
     [schema, *_] = processes.run(["alembic", "heads"], site.env, before).split()
     processes.run(["alembic", "downgrade", schema], site.env)
     later = schema_after(tmp_path / "later", database_url)
     ports = [free_port(), free_port()]
     key = site.services.clients.create_key("load", ["orders", "payments"])
-    client = site.services.clients.authenticate(key)
-    assert client is not None
-    site.services.webhooks.subscribe(client.id, url=receiver.url, events=None)
+    client = client_id(site.services.clients, key)
+    watches = [each.Watch(site, client) for each in brought("promises")]
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     load = Load(urls, key, SKUS, customers=CUSTOMERS, seed=29)
     fleet = Fleet(site, load, ports)
@@ -123,16 +114,20 @@ def test_an_upgrade_and_a_rollback_under_load_break_no_promise(
             fleet.roll(*codes)
             fleet.goes_on()
         assert built(site)
-        command.downgrade(later, SCHEMA_VERSION)
+        command.downgrade(later, schema_version())
         assert built(site) is None
         fleet.goes_on()
         load.stop()
         site.wait_until_drained()
-        wait_until(lambda: not unsent(site), "every webhook to be sent", seconds=300)
-        assert_nothing_is_broken(site, load, receiver)
+        # A busy machine may miss a message, which is sent again minutes later.
+        for each in watches:
+            wait_until(lambda: not each.left(at_all=True), "messages", seconds=300)  # noqa: B023
+        assert_nothing_is_broken(site, load, watches)
         site.assert_the_queue_is_empty()
     finally:
         load.stop()
+        for each in watches:
+            each.close()
         site.close()
 
 
@@ -142,23 +137,12 @@ def built(site: Site) -> bool | None:
         return found
 
 
-def unsent(site: Site) -> bool:
-    """Whether any webhook is yet to be sent for the first time. A busy machine may miss one, and sends it again later."""
-    waiting = sa.select(webhook_deliveries.c.id).where(
-        webhook_deliveries.c.status == "pending", webhook_deliveries.c.attempts == 0
-    )
-    with site.services.engine.connect() as connection:
-        return connection.execute(waiting.limit(1)).first() is not None
-
-
-def assert_nothing_is_broken(site: Site, load: Load, receiver: Receiver) -> None:
+def assert_nothing_is_broken(site: Site, load: Load, watches: Sequence[Any]) -> None:
     history = site.history(load.responses)
     found = violations(history, stocked=STOCKED, drained=True)
     # A busy machine may miss a webhook's first attempt; the next ones come minutes later.
     assert [each for each in found if "is pending" not in each.evidence] == []
-    sent = {row.id for row in history.deliveries if row.status == "delivered"}
-    assert sent
-    assert sent <= {message.id for message in receiver.messages}
+    assert not [lost for each in watches for lost in each.violations(history)]
     failed = [each for each in load.responses if each.status >= HTTPStatus.INTERNAL_SERVER_ERROR]
     assert [each for each in failed if each.body["code"] not in BUSY] == []
     late = [

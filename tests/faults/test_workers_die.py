@@ -7,12 +7,11 @@ import pytest
 import sqlalchemy as sa
 
 from devtools.processes import Process, wait_until
-from orders.sql.tables import SCHEMA_VERSION
-from tests.clock import bound
-from tests.faults.conftest import Build
-from tests.faults.failpoints import MOMENTS, REPEAT
-from tests.faults.site import HURRIED, LEASE_SECONDS, Site
-from tests.length import quick_first
+from orders.db.schema import schema_version
+from tests.kit.clock import bound
+from tests.kit.failpoints import MOMENTS, REPEAT
+from tests.kit.length import quick_first
+from tests.kit.site import HURRIED, LEASE_SECONDS, Build, Site
 from worker.runtime.worker import DRAIN_SECONDS
 
 LATEST_MS = 1000 * (LEASE_SECONDS + 3)
@@ -75,28 +74,28 @@ def test_workers_killed_in_a_row_delay_orders_by_one_lease(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["before_retry", "after_retry"] * REPEAT)
+@pytest.mark.parametrize("moment", ["before_settle", "after_settle"] * REPEAT)
 def test_a_worker_killed_as_it_puts_tasks_off_is_made_good(build: Build, moment: str) -> None:
     site = build(**HURRIED)
     doomed = site.start_worker(FAILPOINT=moment)
     ids = site.place(20, 3, 3, scheduled=False)
     site.queue.schedule_many((order_id, 0, b"") for order_id in ids)  # much too early
     see_it_die(doomed)
-    assert site.queue.stats().leased == (20 if moment == "before_retry" else 0)
+    assert site.queue.stats().leased == (20 if moment == "before_settle" else 0)
     assert site.violations(complete=True) == []
 
     assert_another_makes_it_good(site, ids)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["before_dead_letter", "after_dead_letter"] * REPEAT)
+@pytest.mark.parametrize("moment", ["before_settle", "after_settle"] * REPEAT)
 def test_a_worker_killed_as_it_buries_a_task_is_made_good(build: Build, moment: str) -> None:
     site = build(**HURRIED)
     ids = site.place(5, 0, 0)
     poison = [f"no order {n}" for n in range(5)]
     site.queue.schedule_many((task_id, 0, b"") for task_id in poison)
     start_and_see_it_die(site, moment)
-    assert site.queue.stats().dead == (0 if moment == "before_dead_letter" else 5)
+    assert site.queue.stats().dead == (0 if moment == "before_settle" else 5)
 
     site.start_worker()
     site.wait_until_drained()
@@ -218,7 +217,7 @@ def test_a_worker_that_starts_before_the_schema_waits_for_it(build: Build) -> No
 
     with site.services.engine.begin() as connection:
         connection.execute(
-            sa.text("INSERT INTO alembic_version VALUES (:newest)"), {"newest": SCHEMA_VERSION}
+            sa.text("INSERT INTO alembic_version VALUES (:newest)"), {"newest": schema_version()}
         )
     site.wait_until_drained()
     assert site.violations(drained=True) == []

@@ -7,10 +7,9 @@ import pytest
 import sqlalchemy as sa
 
 from devtools.postgres import Postgres
-from orders.sql.tables import orders
-from tests.faults.conftest import Build
-from tests.faults.failpoints import REPEAT
-from tests.faults.site import PATIENT
+from orders.db.tables import orders
+from tests.kit.failpoints import REPEAT
+from tests.kit.site import PATIENT, Build
 
 pytestmark = pytest.mark.slow
 

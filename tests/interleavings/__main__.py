@@ -19,32 +19,41 @@ from structlog.testing import capture_logs
 
 from devtools.postgres import Postgres
 from devtools.valkey import Valkey
-from tests.conftest import Shop, empty_database, opened, upgrade
-from tests.interleavings.conftest import PATIENT
-from tests.interleavings.explorer import World, explore
-from tests.interleavings.lanes import ConsumerWorld, RecurringWorld
+from tests.interleavings.lanes import ConsumerWorld, RecurringWorld, WorkerWorld
+from tests.interleavings.meetings import CASES, OPERATIONS, at, search
 from tests.interleavings.queue_world import QueueWorld
 from tests.interleavings.scenarios import (
+    BACKLOG_FRAME,
+    BACKLOGS,
     CONSUMER_FRAME,
     CONSUMERS,
     FRAME,
     LARGE,
     OF_CONSUMERS,
+    OF_LANES,
     OF_RECURRING,
     OF_RUNS,
-    OF_SENDINGS,
     PAIRS,
     RECURRING,
     RECURRING_FRAME,
     RUNS_FRAME,
     SCENARIOS,
+    TRANSITIONS,
+)
+from tests.kit.databases import empty_database, upgrade
+from tests.kit.explorer import World, explore
+from tests.kit.shop import PATIENT, Shop, opened
+
+# <webhooks>
+from tests.webhooks.scenarios import (
+    OF_SENDINGS,
     SENDING_FRAME,
     SENDING_PAIRS,
     SENDINGS,
-    TRANSITIONS,
 )
-from tests.interleavings.test_statements import CASES, OPERATIONS, at, search
-from tests.interleavings.webhook_world import webhook_world
+from tests.webhooks.world import webhook_world
+
+# </webhooks>
 from worker import connect
 
 #: Of one random scenario: about a minute.
@@ -91,8 +100,16 @@ def _recurring(client: redis.Redis, _: Shop) -> AbstractContextManager[World]:
     return nullcontext(RecurringWorld(client))
 
 
+def _workers(client: redis.Redis, _: Shop) -> AbstractContextManager[World]:
+    return nullcontext(WorkerWorld(client))
+
+
+# <webhooks>
 def _webhooks(_: redis.Redis, shop: Shop) -> AbstractContextManager[World]:
     return webhook_world(shop)
+
+
+# </webhooks>
 
 
 DRAWS = [
@@ -100,7 +117,8 @@ DRAWS = [
     Draw(_queue, RUNS_FRAME, OF_RUNS, 4),
     Draw(_consumers, CONSUMER_FRAME, OF_CONSUMERS),
     Draw(_recurring, RECURRING_FRAME, OF_RECURRING),
-    Draw(_webhooks, SENDING_FRAME, OF_SENDINGS, 3),
+    Draw(_workers, BACKLOG_FRAME, OF_LANES),
+    Draw(_webhooks, SENDING_FRAME, OF_SENDINGS, 3),  # <webhooks/>
 ]
 
 
@@ -111,7 +129,7 @@ def _search(client: redis.Redis, minutes: float, seed: int) -> int:
     for shop in _shops():
         while time.monotonic() < ends:
             number += 1
-            draw = chance.choices(DRAWS, weights=(3, 1, 1, 1, 1))[0]
+            draw = chance.choice([*DRAWS, *2 * DRAWS[:1]])
             added = chance.choices(draw.transitions, k=chance.randint(2, draw.most))
             line = ", ".join((draw.frame, *added))
             case, names = (
@@ -147,8 +165,9 @@ def _count(client: redis.Redis) -> int:
         "pairs": (_queue, PAIRS),
         "scenarios of consumers": (_consumers, CONSUMERS),
         "scenarios of recurring flows": (_recurring, RECURRING),
-        "scenarios of webhooks": (_webhooks, SENDINGS),
-        "pairs of webhooks": (_webhooks, SENDING_PAIRS),
+        "scenarios of backlogs": (_workers, BACKLOGS),
+        "scenarios of webhooks": (_webhooks, SENDINGS),  # <webhooks/>
+        "pairs of webhooks": (_webhooks, SENDING_PAIRS),  # <webhooks/>
     }
     for shop in _shops():
         for name, (world, lines) in counted.items():

@@ -1,21 +1,11 @@
-"""What the searches run on: a Valkey, and a shop whose statements wait as long as a search has them wait."""
-
 from collections.abc import Iterator
 
 import pytest
 import redis
 
 from devtools.valkey import Valkey
-from tests.conftest import Shop, missing, opened
+from tests.kit.databases import missing
 from worker import connect
-
-PATIENT = {"statement_timeout_seconds": 60, "lock_timeout_seconds": 60}
-
-
-@pytest.fixture
-def shop(migrated_url: str) -> Iterator[Shop]:
-    with opened(migrated_url, **PATIENT) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -12,18 +12,20 @@ from typing import Any
 import redis
 from redis.commands.core import Script
 
-from tests.contract.state import state
-from tests.contract.steps import numbered
-from tests.interleavings.moves import Move
 from tests.interleavings.queue_world import TOKEN
-from tests.unit.engine import shared_by
-from worker import Consumer, ConsumerClosed, DelayQueue, Recurring, Task
+from tests.kit.engine import shared_by
+from tests.kit.moves import Move
+from tests.kit.queue_state import state
+from tests.kit.queue_steps import numbered
+from worker import Consumer, ConsumerClosed, DelayQueue, Flow, Recurring, Task, one_at_a_time
 from worker.queue.environment import Environment
-from worker.runtime.lane import Lane, ServerCheck, Station
+from worker.queue.scripted import _answer
+from worker.runtime.lane import Lane
+from worker.runtime.station import ServerCheck, Station
 
 LEASE_SECONDS, MINUTE, BEGIN_MS = 20, 60_000, 1_800_000_000_000
 #: How a process goes on where it has stopped.
-WAYS = ("go on", "lose", "miss", "fail", "exit")
+WAYS = ("go on", "lose", "miss", "cut", "fail")
 
 
 class Died(BaseException):
@@ -72,12 +74,10 @@ class Process:
             raise redis.ConnectionError("refused")
         if self._way == "fail":
             raise RuntimeError("its work failed")
-        if self._way == "exit":
-            raise KeyboardInterrupt
         answer = call()
         if self._way == "lose":
             raise redis.TimeoutError("no reply")
-        return answer
+        return [*answer[:-1], redis.TimeoutError("no reply")] if self._way == "cut" else answer
 
     def tell(self, way: str) -> None:
         self._way = way
@@ -145,8 +145,10 @@ class LaneWorld:
 
     def can(self, move: Move) -> bool:
         at = self.processes[move.actor].at if move.actor else ""
-        if move.verb in ("fail", "exit"):
+        if move.verb == "fail":
             return at == "work"
+        if move.verb == "cut":
+            return at.startswith("settle, ")
         if move.verb in ("lose", "miss"):
             return at not in ("", "begin", "work", "idle")
         return not move.actor or at != ""
@@ -209,11 +211,15 @@ class LaneWorld:
     def do_minute_passes(self, ms: int = MINUTE) -> None:
         """A lease ends if its process stops for so long, or does not tell in time that a claim's reply was lost."""
         at = {process.at for process in self.processes.values()}
-        untold = any(each.queue.memory.lost_claims for each in self.stations.values())
+        untold = any(each.queue.memory.unanswered for each in self.stations.values())
         if untold or at - {"", "begin", "idle", "claim"}:
             self.deaths += 1
             self.faults += 1
         self.now += ms
+
+    def do_moment_passes(self) -> None:
+        """Longer than a worker waits after a claim that failed."""
+        self.now += 1000
 
     def do_clock_back(self) -> None:
         self.now, self.back = self.now - MINUTE, self.back + MINUTE
@@ -265,7 +271,7 @@ class ConsumerWorld(LaneWorld):
         consumer._begun = True  # no threads: the world says when leases are extended
         self.consumers[name] = consumer
         self._opened(name, process, consumer._lane.stations[0])
-        with suppress(ConsumerClosed, KeyboardInterrupt):
+        with suppress(ConsumerClosed):
             while True:
                 with suppress(RuntimeError), consumer.take(timeout_seconds=0) as task:
                     if task is not None:
@@ -323,18 +329,52 @@ class RecurringWorld(LaneWorld):
         assert len(waiting) == 1, f"{waiting} are scheduled at {self.now}"
 
 
+class WorkerWorld(LaneWorld):
+    """Each works through a backlog, one task at a time: what is settled leaves with the next claim."""
+
+    def program(self, name: str, process: Process) -> None:
+        handler = one_at_a_time(lambda task: self._work(process, task))
+        flow = Flow(name=self.queue.name, handler=handler, lease_seconds=LEASE_SECONDS)
+        lane = Lane(shared_by(self.environment))
+        lane.add(flow, self.client, ServerCheck(self.queue))
+        queue = lane.stations[0].queue
+        scripts = queue._scripts
+
+        def run(*calls: Any) -> list[Any]:
+            return [
+                scripts[script][0](scripts[script][1], [now or self.now, *args])
+                for script, now, *args in calls
+            ]
+
+        def together(*calls: Any) -> list[Callable[[], Any]]:
+            # One that asks again holds what it does not know of, as one that works does.
+            names = [f"{each[0]} again" if "again" in str(each[-1]) else each[0] for each in calls]
+            try:
+                replies = process.stop(", ".join(names), partial(run, *calls))
+            except redis.RedisError as error:
+                replies = [error] * len(calls)
+            return [partial(_answer, reply) for reply in replies]
+
+        self._opened(name, process, lane.stations[0])
+        vars(queue)["_together"], queue.line.is_open = together, True
+        while True:
+            batch = lane.next(until=self.environment.clock())
+            while batch is not None:
+                batch = lane._handle(batch)
+            process.stop("idle", lambda: None)
+
+
 def _memory(station: Station | None) -> Any:
     if station is None:
         return None
     settler = station.settler
-    unconfirmed = [(call.count, call.rows) for call in settler._unconfirmed]
     held = [(held.leased_at, held.tasks()) for held in station.renewer.held()]
     recurrence = station._recurrence and {
         name: value
         for name, value in vars(station._recurrence).items()
-        if name[1:] in ("started_at_ms", "expected", "seeded_at_ms")
+        if name[1:] in ("started_at_ms", "expected")
     }
     return (
         replace(station.queue.memory, claimer=""),
-        (station._failed_claims, station._claim_at, unconfirmed, held, recurrence),
+        (station._failed_claims, station._claim_at, [*settler._unconfirmed], held, recurrence),
     )

@@ -1,21 +1,17 @@
 """Mistakes, each planted to see that a search finds it."""
 
-import inspect
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import sqlalchemy as sa
 from redis.commands.core import Script
 
-from orders.webhooks.turns import Turns, _Ring
 from tests.interleavings.queue_world import QueueWorld
-from tests.interleavings.rewriting import rewriting
+from tests.kit.mistakes import PythonMistake, SqlMistake
 from worker import DelayQueue
-from worker.runtime.lane import Station
 from worker.runtime.recurring import Recurrence
 from worker.runtime.settling import Settler
+from worker.runtime.station import Station
 
 
 class Mistake(NamedTuple):
@@ -36,58 +32,56 @@ class Mistake(NamedTuple):
 
 
 MISTAKES = [
-    Mistake("string.sub(value, 1, 64) == token then", "true then"),
-    Mistake("is_leased(value) and ", ""),
-    Mistake("redis.call('ZREM', leased, unpack(held))", "", "ack"),
-    Mistake("redis.call('HDEL', tokens, unpack(held))", "", "ack"),
-    Mistake("now + lease, id", "now, id", "extend"),
+    Mistake("NOBODY and string.sub(kept, 1, 64) == token then", "NOBODY then"),
+    Mistake("if kept and token", "if token"),
+    Mistake("redis.call('ZREM', leased, unpack(held))", "", "settle"),
+    Mistake("redis.call('HDEL', tokens, unpack(held))", "", "settle"),
+    Mistake("now + lease, id)", "now, id)", "extend"),
     Mistake("state.span = lease", "", "extend"),
-    Mistake("if let_go(id, state) then", "do let_go(id, state)"),
-    Mistake("redis.call('ZREM', leased, id) if not is_cancelled", "if not is_cancelled"),
-    Mistake("score, state.span, released = state.due, 0, true", "state.span = 0", "retry"),
-    Mistake("released = state.due, 0, true", "released = now, 0, true", "retry"),
-    Mistake("kept_as(NOBODY, state)", "kept_as(string.sub(kept[at[n]], 1, 64), state)", "retry"),
-    Mistake("state.attempts = state.attempts + 1", "", "retry"),
-    Mistake("state.failures = state.failures + 1", "", "retry"),
+    Mistake("score, state.span, released = state.due, 0, true", "state.span = 0", "settle"),
+    Mistake("released = state.due, 0, true", "released = now, 0, true", "settle"),
+    Mistake("kept_as(NOBODY, state)", "kept_as(string.sub(kept, 1, 64), state)", "settle"),
+    Mistake("state.attempts + 1, why", "state.attempts, why", "settle"),
+    Mistake("state.failures = state.failures + 1", "", "settle"),
     Mistake(
-        "state.failures, state.deliveries, state.due = 0, 0, later", "state.due = later", "retry"
+        "state.failures, state.deliveries, state.due = 0, 0, later", "state.due = later", "settle"
     ),
-    Mistake("state.span = kind == 'not due' and 0 or", "state.span =", "retry"),
-    Mistake("state.claimed, now + delay", "state.claimed, now", "retry"),
-    Mistake("redis.call('ZADD', dead, now + since_now_us / 1000, id)", "", "dead_letter"),
-    Mistake("redis.call('HSET', letters", "redis.call('HSET', tokens", "dead_letter"),
-    Mistake("kept_as(NOBODY, state)", "kept_as(ARGV[2], state)", "dead_letter"),
+    Mistake("state.span = verb == 'not due' and 0 or", "state.span =", "settle"),
+    Mistake("now + delay", "now", "settle"),
+    Mistake("redis.call('ZADD', dead, now + since_now_us / 1000, id)", "", "settle"),
+    Mistake("redis.call('HSET', letters", "redis.call('HSET', tokens", "settle"),
+    Mistake("kept_as(NOBODY, attempts", "kept_as(string.sub(kept, 1, 64), attempts", "settle"),
     Mistake("redis.call('ZREM', dead, id)", ""),
     Mistake("redis.call('HDEL', letters, id) == 1", "redis.call('HDEL', letters, id) >= 0"),
     Mistake("redis.call('ZADD', scheduled, now, id)", "", "requeue"),
-    Mistake("'-inf', now, {}", "'-inf', '(' .. whole(now), {}", "claim"),
+    Mistake("'-inf', now, 0", "'-inf', '(' .. whole(now), 0", "claim"),
     Mistake(
         "'-inf', now, 'LIMIT', 0, MOST_SUSPECTS", "'-inf', now + lease, 'LIMIT', 0, 9", "claim"
     ),
-    Mistake("'-inf', now, {}", "'-inf', now + lease, {}", "claim"),
-    Mistake("redis.call('ZREM', from, unpack(ids))", "", "claim"),
-    Mistake("redis.call('ZADD', claims, now + lease, ARGV[7])", "", "claim"),
-    Mistake("if #ARGV > 12 then", "if false then", "claim"),
-    Mistake("if not redis.call('ZSCORE', lost_claims, state.token) then", "do", "claim"),
+    Mistake("'-inf', now, 0", "'-inf', now + lease, 0", "claim"),
+    Mistake("redis.call('ZREMRANGEBYRANK', scheduled, rank, rank + #ids - 1)", "", "claim"),
+    Mistake("rank + #ids - 1", "rank + #ids", "claim"),
+    Mistake("redis.call('ZADD', claims, ends, claimer)", "", "claim"),
+    Mistake("if says('again') then take_again() end", "", "claim"),
+    Mistake("string.sub(kept, 1, 64) == token then", "true then", "claim"),
+    Mistake("not says('spares') and first_lease_end() <= now", "first_lease_end() <= now", "claim"),
     Mistake("state.deliveries, state.attempts =", "local _, _ =", "claim"),
-    Mistake("then shorten_late_leases() end", "then end", "claim"),
-    Mistake("if there % 2 == 1 then return {1, now, -1} end", "", "claim"),
-    Mistake("if i == 1 and suspect then break end", "", "claim"),
-    Mistake("if i == 1 or not suspect then", "do", "claim"),
-    Mistake("kept_as(NOBODY, state)", "kept_as(string.sub(kept, 1, 64), state)", "claim"),
-    Mistake("if is_cancelled(state) then\n", "if false then\n", "claim"),
-    Mistake("if state.deliveries > 0 or is_cancelled(state) then", "if false then"),
-    Mistake("lost[string.sub(kept, 1, 64)]", "true"),
+    Mistake("if has_leases then shorten_late_leases() end", "", "claim"),
+    Mistake("if there % 2 == 1 then limit = 0 end", "", "claim"),
+    Mistake("if #ids < limit then", "do", "claim"),
+    Mistake("if suspect then break end", "", "claim"),
+    Mistake("if suspect and i > 1 then break end", "", "claim"),
     Mistake(
         "redis.call('ZREM', scheduled, id) == 1", "redis.call('ZSCORE', scheduled, id)", "cancel"
     ),
-    Mistake("state.notes = state.notes .. ' cancelled'", "", "cancel"),
+    Mistake("redis.call('ZREM', leased, id) == 1", "redis.call('ZSCORE', leased, id)", "cancel"),
+    Mistake("redis.call('HDEL', tokens, unpack(removed))", "", "cancel"),
     Mistake("redis.call('HEXISTS', letters, id) == 1 then", "false then", "schedule"),
     Mistake("redis.call('HDEL', tokens, id)", "", "schedule"),
     Mistake("redis.call('ZREM', leased, id)", "", "schedule"),
     Mistake("math.ceil(since_now_us / 1000 + delay)", "0", "schedule"),
     Mistake("redis.call('ZSCORE', leased, id)", "false", "restore"),
-    Mistake("redis.call('HEXISTS', letters, id) == 1", "false", "restore"),
+    Mistake("redis.call('HEXISTS', letters, id) == 0", "true", "restore"),
     Mistake("score and score <= now", "false", "restore"),
     Mistake("if not look_only then\n      if payload", "do\n      if payload", "restore"),
     Mistake(" and due <= postponed_at + SLACK_MS", "", "restore"),
@@ -95,9 +89,7 @@ MISTAKES = [
     Mistake("ends > now and ", "", "restore"),
     Mistake(" and ends <= now + term", "", "restore"),
     Mistake("turn = 2", "turn = 1", "restore"),
-    Mistake("if late > STALE_MS then", "if false then", "claim"),
-    Mistake("until_ms <= now + SPARED_MS and until_ms or 0", "until_ms"),
-    Mistake("if leases_spared_until() < now - ms then", "do"),
+    Mistake("and deadline and now > deadline then", "and false then", "claim"),
     Mistake(" and not redis.call('ZSCORE', seeded, id)", "", "seed"),
     Mistake("if ARGV[6] and all_lost", "if ARGV[6]", "seed"),
     Mistake("if not is_past and", "if", "seed"),
@@ -106,47 +98,15 @@ MISTAKES = [
 ]
 
 
-class PythonMistake(NamedTuple):
-    """A piece of a function."""
-
-    function: Any
-    right: str
-    wrong: str
-
-    def is_in(self, package: str) -> bool:
-        return str(self.function.__module__).startswith(package)
-
-    def describe(self) -> str:
-        return f"{self.function.__qualname__}: {self.wrong!r} for {self.right!r}"
-
-
 IN_PYTHON: list[PythonMistake] = [
-    PythonMistake(DelayQueue.claim, "memory.lost_claims[token] = None", "pass"),
-    PythonMistake(DelayQueue.claim, "lost = [*memory.lost_claims]", "lost = []"),
-    PythonMistake(Settler._send, "self._unconfirmed.append(call)", "pass"),
+    PythonMistake(DelayQueue._claiming, "memory.unanswered.append(token)", "pass"),
+    PythonMistake(DelayQueue._token, "popleft(), True", "popleft(), False"),
+    PythonMistake(DelayQueue._spares_ms, "memory.spares_until =", "_ ="),
+    PythonMistake(Settler._send, "self._unconfirmed += ", "_ = "),
+    PythonMistake(Station._claim, "if ask is None:", "if True:"),
     PythonMistake(Station._seeded, "self.settler.settle(BatchResult(untouched=claim.tasks))", ""),
-    PythonMistake(Recurrence.seed, "if claim.paused or self._is_next(claim):", "if True:"),
-    PythonMistake(Turns.take, "None if slow else self._slow.next(may)", "None"),
-    PythonMistake(Turns.take, "self._threads // 2", "self._threads"),
-    PythonMistake(Turns.take, "self._slow.add(*fast)", "pass"),
-    PythonMistake(Turns.end, "self._fast.add(client_id, name)", "pass"),
-    PythonMistake(_Ring.next, "if waiting:", "if False:"),
+    PythonMistake(Recurrence.seed, "if claim.paused:", "if True:"),
 ]
-
-
-class SqlMistake(NamedTuple):
-    """A piece of the statements that have it, and where it is found: what a scene begins with, what is locked, and
-    who meets; in those of webhooks, in any of their scenarios.
-    """
-
-    right: str
-    wrong: str
-    where: tuple[str, ...] = ()
-    #: Only in statements with this.
-    only: str = ""
-
-    def describe(self) -> str:
-        return f"SQL: {self.wrong!r} for {self.right!r}"
 
 
 def _at(begin: str, gate: str, meeting: str) -> tuple[str, ...]:
@@ -164,163 +124,116 @@ IN_SQL: list[SqlMistake] = [
         "), cancelled",
         _at("overdue", "unpaid row", "extend, expire"),
     ),
+    # <freezes>
     SqlMistake(
         "stops WHERE client_id IS NOT NULL",
         "stops WHERE client_id IS NULL",
         _at("frozen", "unpaid row", "expire, describe"),
     ),
     SqlMistake(
-        "WHERE given_back_at IS NULL",
-        "WHERE given_back_at IS NOT NULL",
+        "ends_at FROM opened",
+        "ends_at FROM opened WHERE false",
         _at("frozen", "unpaid row", "expire, describe"),
-        "order.cancelled",
     ),
+    SqlMistake(
+        "FROM counted WHERE given_back_at IS NOT NULL",
+        "FROM counted",
+        _at("frozen", "unpaid row", "thaw, describe"),
+    ),
+    # </freezes>
+    # <providers>
     SqlMistake(
         "coalesce(kept_until <= least(statement_timestamp(), $2::timestamptz), true)",
         "true",
         _at("being paid", "unpaid row", "expire, describe"),
     ),
-    SqlMistake("FOR UPDATE), ended", "), ended", _at("overdue", "unpaid row", "pay, pay_again")),
+    # </providers>
+    SqlMistake("FOR UPDATE ), ended", "), ended", _at("overdue", "unpaid row", "pay, pay_again")),
     SqlMistake(
-        "FROM payment WHERE payment.reason IS NULL",
+        "FROM payment WHERE reason IS NULL",
         "FROM payment",
         _at("overdue", "unpaid row", "pay_too_little, describe"),
     ),
     SqlMistake(
-        "orders.total_minor != ",
-        "orders.total_minor < ",
+        "WHEN total_minor <> ",
+        "WHEN total_minor < ",
         _at("overdue", "unpaid row", "pay, pay"),
     ),
     SqlMistake(
-        "reserved = (stock_items.reserved + -excluded.on_hand)",
+        "reserved = stock_items.reserved - excluded.reserved",
         "reserved = stock_items.reserved",
         _at("overdue", "stock", "cancel, place_two"),
     ),
     SqlMistake(
-        "on_hand = (stock_items.on_hand + -excluded.on_hand)",
+        "on_hand = stock_items.on_hand - excluded.on_hand",
         "on_hand = stock_items.on_hand",
         _at("overdue", "stock", "pay, place_two"),
     ),
     SqlMistake(
-        "FOR NO KEY UPDATE OF stock_items), basket",
+        "FOR NO KEY UPDATE OF stock_items ), basket",
         "), basket",
         _at("overdue", "stock", "place_one, place_one"),
     ),
+    # <providers>
     SqlMistake(
-        "ORDER BY unpaid_orders.order_id FOR UPDATE",
-        "ORDER BY unpaid_orders.order_id",
+        "ORDER BY order_id FOR UPDATE",
+        "ORDER BY order_id",
         _at("being paid", "unpaid row", "attempt, fail"),
+        "SELECT order_id FROM payment_attempts",
     ),
-    SqlMistake("FOR UPDATE), entry", "), entry", _at("overdue", "unpaid row", "refund, refund")),
+    # </providers>
+    SqlMistake("FOR UPDATE ), entry", "), entry", _at("overdue", "unpaid row", "refund, refund")),
     SqlMistake(
-        "stock_items.on_hand - stock_items.reserved",
-        "stock_items.on_hand",
+        "on_hand - reserved - quantity AS spare",
+        "on_hand - quantity AS spare",
         _at("overdue", "stock", "place_two, describe"),
     ),
+    # <freezes>
     SqlMistake(
-        "FOR UPDATE SKIP LOCKED), extended",
+        "FOR UPDATE SKIP LOCKED ), extended",
         "), extended",
         _at("frozen", "unpaid row", "extend, thaw"),
     ),
     SqlMistake(
-        "NOT (EXISTS (SELECT found.order_id FROM found))",
+        "NOT EXISTS (SELECT FROM found)",
         "true",
         _at("frozen", "unpaid row", "thaw, describe"),
     ),
+    # </freezes>
+    # <providers>
     SqlMistake(
-        "FOR UPDATE), order_", "), order_", _at("overdue", "attempt's name", "attempt, expire")
+        "FOR UPDATE ), found", "), found", _at("overdue", "attempt's name", "attempt, expire")
     ),
+    # </providers>
     SqlMistake(
-        "<= order_events.expires_at",
-        "> order_events.expires_at",
+        "::timestamptz <= expires_at",
+        "::timestamptz > expires_at",
         _at("overdue", "stock", "expire, pay_again"),
     ),
+    SqlMistake("OR currency <> ", "OR currency = ", _at("overdue", "unpaid row", "pay, cancel")),
     SqlMistake(
-        "orders.currency != ", "orders.currency = ", _at("overdue", "unpaid row", "pay, cancel")
-    ),
-    SqlMistake(
-        "version=(unpaid_orders.version + ",
-        "version=(0 + ",
+        "version = version + 1",
+        "version = 1",
         _at("overdue", "unpaid row", "extend, describe"),
     ),
+    # <freezes>
     SqlMistake(
-        "unpaid_orders.expires_at < ",
-        "unpaid_orders.expires_at > ",
+        "expires_at < (SELECT deadline",
+        "expires_at > (SELECT deadline",
         _at("frozen", "unpaid row", "thaw, describe"),
-        "counted",
     ),
     SqlMistake(
-        "unpaid_orders.order_id < ",
-        "unpaid_orders.order_id > ",
+        "order_id < (SELECT next_id",
+        "order_id > (SELECT next_id",
         _at("frozen", "unpaid row", "thaw, describe"),
-        "counted",
     ),
+    # </freezes>
     SqlMistake(
         "CASE WHEN expires_at <= least(",
         "CASE WHEN expires_at IS NOT NULL OR now() <= least(",
         _at("overdue", "unpaid row", "clock_back, expire"),
     ),
 ]
-
-_OR_NOT = "due_at IS NOT NULL OR now() = "
-IN_WEBHOOKS = [
-    SqlMistake("webhook_deliveries.due_at = ", f"webhook_deliveries.{_OR_NOT}", only="attempts=("),
-    SqlMistake("webhook_deliveries.due_at = ", f"webhook_deliveries.{_OR_NOT}", only="EXISTS"),
-    SqlMistake("webhook_deliveries.due_at <= ", "'-infinity'::timestamptz <= "),
-    SqlMistake("attempts=(webhook_deliveries.attempts + ", "attempts=(0 + "),
-    SqlMistake("earlier.status = 'pending'", "earlier.status = 'dead'"),
-    SqlMistake("earlier.subscription_id = ", "earlier.subscription_id != "),
-    SqlMistake("earlier.event_id < ", "earlier.event_id > "),
-    SqlMistake("earlier.last_attempt_at IS NULL", "true"),
-    SqlMistake("next.event_id >= ", "next.event_id < "),
-    SqlMistake("next.due_at <= ", "next.due_at > "),
-    SqlMistake("webhook_subscriptions.url = ", "webhook_subscriptions.url != "),
-    SqlMistake("AND webhook_subscriptions.deleted_at IS NULL", "", only="url = "),
-    SqlMistake("AND webhook_subscriptions.paused_at IS NULL", "", only="heads"),
-    SqlMistake("ORDER BY webhook_deliveries.status, ", "ORDER BY webhook_deliveries.status DESC, "),
-    SqlMistake(
-        "DELETE FROM webhook_interests WHERE", "DELETE FROM webhook_interests WHERE false AND"
-    ),
-    SqlMistake(
-        "earlier.event_id < ",
-        "earlier.id != webhook_deliveries.id AND earlier.created_at <= webhook_deliveries.created_at AND 0 < ",
-    ),
-    SqlMistake("CASE WHEN (webhook_deliveries.type = ", "CASE WHEN (webhook_deliveries.type != "),
-    SqlMistake("newer.id > ", "newer.id < "),
-    SqlMistake("coalesce(webhook_secrets.expires_at > ", "coalesce(webhook_secrets.expires_at < "),
-    SqlMistake("SET expires_at=(", "SET expires_at=(interval '9 days' + ", only="webhook_secrets"),
-]
-
-
-@contextmanager
-def planted_in_python(mistake: PythonMistake) -> Iterator[None]:
-    """Have a function do this instead."""
-    function = inspect.unwrap(mistake.function)
-    source, scope = textwrap.dedent(inspect.getsource(function)), dict[str, Any]()
-    assert mistake.right in source, f"{mistake.function} has no {mistake.right!r}"
-    wrong = source.replace(mistake.right, mistake.wrong or "pass")
-    exec(wrong, function.__globals__, scope)  # noqa: S102  it is this project's own
-    right, function.__code__ = function.__code__, scope[function.__name__].__code__
-    try:
-        yield
-    finally:
-        function.__code__ = right
-
-
-@contextmanager
-def planted_in_sql(engine: sa.Engine, mistake: SqlMistake) -> Iterator[list[str]]:
-    """Have the engine send this instead. Yields the statements that had it."""
-    changed: list[str] = []
-
-    def rewritten(statement: str) -> str:
-        text = " ".join(statement.split())
-        if mistake.only not in text or mistake.right not in text:
-            return statement
-        changed.append(text)
-        return text.replace(mistake.right, mistake.wrong)
-
-    with rewriting(engine, rewritten):
-        yield changed
 
 
 @contextmanager

@@ -7,17 +7,17 @@ from typing import Any
 
 import redis
 
-from tests.contract.model import DAY, SLACK, Machine, Run, Said
-from tests.contract.steps import never_sent
-from tests.interleavings.moves import WORKERS, Move
+from tests.kit.moves import WORKERS, Move
+from tests.kit.queue_model import DAY, SLACK, Machine, Run, Said
+from tests.kit.queue_steps import never_sent
 from worker import DelayQueue, Due, Task
-from worker.queue.environment import Memory
-from worker.queue.replies import Put
+from worker.queue.memory import Memory
+from worker.queue.replies import Verb
 
 LEASE, LIMIT, OUTAGE, LONG = 20, 4, 3000, 2000
 #: What is lost with Redis.
 REDIS = (
-    *("known", "dead", "paused", "lost_claims", "claims", "alone", "sweeper", "spared"),
+    *("known", "dead", "paused", "claims", "alone", "sweeper"),
     *("not_before", "seeded", "recurrence"),
 )
 OWN = (
@@ -25,16 +25,16 @@ OWN = (
     *("is_recurring", "looked", "expected"),
 )
 #: Of these counts what claims say.
-SAID = ("ran", "unreported", "silent", "ahead", "delayed")
+SAID = ("ran", "silent", "spares_until", "ahead", "delayed")
 #: Of a lease, and of who claims.
 TOKEN = re.compile(r"(?<![0-9a-f])([0-9a-f]{64}|[0-9a-f]{16})(?![0-9a-f])")
 #: How a worker puts back what it holds.
 PUTS = {
-    "retry": Put.AGAIN,
-    "fail": Put.FAILED,
-    "defer": Put.NOT_DUE,
-    "look again": Put.LATER,
-    "reschedule": Put.NEW,
+    "retry": Verb.AGAIN,
+    "fail": Verb.FAILED,
+    "defer": Verb.NOT_DUE,
+    "look again": Verb.LATER,
+    "reschedule": Verb.NEW,
 }
 
 
@@ -84,7 +84,7 @@ class QueueWorld(Machine):
 
     def key(self) -> Hashable:
         said = [(self.said(worker), "") for worker in WORKERS]
-        said += [(said, arguments[4]) for arguments, said in self.delayed.values()]
+        said += [(said, arguments[2]) for arguments, said in self.delayed.values()]
         words = [(each._replace(newest=False), token) for each, token in said]  # no backlog is here
         own = [_in_order(getattr(self, name)) for name in (*REDIS, *OWN)]
         saved = [_in_order(value) for value in _unpacked(self.saved[1]).values()]
@@ -219,22 +219,21 @@ class QueueWorld(Machine):
     def do_lose_claim(self, worker: str) -> None:
         """Redis executes it, and the reply is lost."""
         self.claim_and_lose_the_reply(worker, LIMIT, LEASE)
-        self._begin_leased(self.unreported[worker][-1])
+        self._begin_leased(self.said(worker).again)
 
     def do_delay_claim(self, worker: str) -> None:
         """Redis executes it late, if at all."""
-        queue, said = self.workers[worker], self.said(worker)
+        queue, said = self.workers[worker], self.asks(worker)
         with never_sent(queue) as script:
             queue.claim(LIMIT, LEASE)
-        self.lose(worker)
+        self.silent.setdefault(worker, self.ran)
         self.delayed[worker] = script.call_args.kwargs["args"][1:], said
 
     def do_late_claim(self, worker: str) -> None:
         arguments, said = self.delayed.pop(worker)
         self.workers[worker]._run("claim", None, *arguments)
-        token = arguments[4]
-        self.take(said, LIMIT, LEASE, token)
-        self._begin_leased(token)
+        for task_id in self.take(said, LIMIT, LEASE, arguments[2]):
+            self._begin(task_id, self.known[task_id].tried.deliveries)
 
     def _begin_leased(self, token: str) -> None:
         for task_id, known in self.known.items():
@@ -271,8 +270,15 @@ class QueueWorld(Machine):
     def do_die(self, worker: str) -> None:
         queue = self.workers[worker]
         queue.memory = Memory(queue.environment.token(8))
-        self.held[worker], self.unreported[worker] = [], []
-        for facts in (self.claims, self.silent, self.ahead, self.looked, self.expected):
+        self.held[worker] = []
+        for facts in (
+            self.claims,
+            self.silent,
+            self.spares_until,
+            self.ahead,
+            self.looked,
+            self.expected,
+        ):
             facts.pop(worker, None)
 
     def do_sweep(self, worker: str) -> None:
@@ -288,9 +294,6 @@ class QueueWorld(Machine):
         """Ask what a sweep would restore."""
         for task_id, due in sorted(self.due.items()):
             self.restore([task_id], due - self.now, b"", worker, look_only=True)
-
-    def do_resign(self, worker: str) -> None:
-        self.resign(worker)
 
     def do_ack(self, worker: str, task_id: str, *, heard: bool = True) -> None:
         task = self._let_go(worker, task_id, keep=not heard)
@@ -310,7 +313,7 @@ class QueueWorld(Machine):
     def do_extend_long(self, worker: str, task_id: str) -> None:
         self.extend(self._let_go(worker, task_id, keep=True), 2 * LEASE)
 
-    def put_back(self, worker: str, task_id: str, put: Put, delay: int = LEASE) -> None:
+    def put_back(self, worker: str, task_id: str, put: Verb, delay: int = LEASE) -> None:
         """A reschedule means that it is done, and due again."""
         place = self._place(task_id)
         self.retry(self._let_go(worker, task_id), delay, put)
@@ -318,7 +321,7 @@ class QueueWorld(Machine):
             self.not_before[task_id] = self.now + delay
 
     def do_retry_long(self, worker: str, task_id: str) -> None:
-        self.put_back(worker, task_id, Put.AGAIN, LONG)
+        self.put_back(worker, task_id, Verb.AGAIN, LONG)
 
     def _place(self, task_id: str) -> str:
         return self.known[task_id].place if task_id in self.known else ""

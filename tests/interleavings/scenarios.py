@@ -11,7 +11,7 @@ SCENARIOS = [
     "schedule a; w1 lose claim, w1 claim, w1 ack a, w2 claim, w2 ack a, lease ends",
     "schedule a; w1 claim, w1 release a, w2 claim, w2 die, cancel a, lease ends",
     "schedule a; w1 claim, w1 lose claim, w1 ack a, flush, w1 sweep, lease ends",
-    "schedule later a, w1 sweep; w2 sweep, w1 resign, w2 claim, clock back, clock forward",
+    "schedule later a, w1 sweep; w2 sweep, w2 claim, clock back, clock forward",
     "schedule a; w1 claim, w1 extend long a, w2 claim, clock back x2, lease ends",
     "schedule a, w1 claim; w1 retry a, clock back x2, w2 claim, lease ends",
     "schedule a, w1 claim, w1 bury a, w1 sweep, schedule later a, requeue a",
@@ -26,7 +26,7 @@ SCENARIOS = [
     "schedule a; w1 lose claim, pause, w1 claim, resume, w2 claim, lease ends",
     "schedule b, w1 claim, lease ends, w1 claim; w1 release b, w1 look again b, schedule a, w2 claim, lease ends",
     "schedule a; flush, w1 look, w1 sweep, w2 look, w2 claim",
-    "schedule a, w1 claim; w1 retry long a, record moves a, w1 sweep, w2 claim, lease ends",
+    "schedule a, w1 claim; w1 retry long a, record moves a, clock back, w1 sweep, w2 claim, lease ends",
     "w1 seed, lease ends; w1 claim, w1 ack a, w1 seed x2, clock back, flush",
     "w1 seed, lease ends, w1 claim; w1 release a, w1 seed, w2 seed anew, clock back x2",
     "w1 seed, lease ends; w1 claim, w1 seed, w2 claim, w2 seed, lease ends x2",
@@ -50,7 +50,7 @@ LARGE = [
 ]
 #: Of two consumers and of two workers of a recurring flow, each stopped before every call.
 CONSUMERS = [
-    "schedule a, w1 go on x2; w1 go on x2, w1 close, w1 fail, w1 exit, w2 go on",
+    "schedule a, w1 go on x2; w1 go on x2, w1 close, w1 fail, w2 go on",
     "schedule a, w1 go on x2; w1 go on x2, w1 die, minute passes, w2 go on x2",
     "schedule a, w1 go on x2; w1 go on x2, w1 miss, w1 renew, minute passes, w2 go on",
     "schedule a; w1 go on x3, w1 lose, w2 go on x2, flush",
@@ -62,29 +62,13 @@ RECURRING = [
     "w1 go on x4, w2 go on x4, minute passes; w1 go on x4, flush, w2 go on x4",
     "w1 go on x2; minute passes, w1 go on x3, w1 lose, w1 die, w2 go on",
 ]
-#: Of two senders of one subscription, each stopped before every statement.
-SENDINGS = [
-    "event, w1 step x4; delete, w1 gone, time passes",
-    "event; event, w1 step x4, w1 fail, w2 step x4",
-    "event, event; w1 step x4, w1 die, w2 step x4, w2 sent, time passes",
-    "event, w1 step x4; pause, resume, w1 gone, change url, w2 step x4, w2 sent",
-    "event, w1 step x4; redeliver x2, w1 sent, w2 step x4, w2 fail, time passes",
-    "event, event; delete, w1 step x5, w2 step x4, w1 gone, w2 sent",
-    "event; narrow, widen, event x2, w1 step x4, w1 sent",
-    "event, event; w1 step x8, w1 fail, w1 sent, redeliver, w2 step x4, w2 sent",
-    "event, ping; w1 step x4, w2 step x4, w1 gone, change url, resume",
-    "event; pause, delete, ping, w1 step x5, w1 gone, event",
-    "event; w1 step x4, w1 die, w2 step x4, delete, time passes",
-    "event, w1 step x4, w1 fail, time passes; event, redeliver, w1 step x4, w2 step x4, w2 sent",
-    "extend; w1 step x5, w1 sent, time passes x2, extend",
-    "extend, time passes; w1 step x4, w1 sent, pay, w2 step x4, w2 sent",
-    "event, rotate, time passes; rotate, w1 step x4, w1 sent, time passes",
-    "event; clock back, event, w1 step x4, w1 sent, w2 step x4",
-]
-#: Of three subscriptions, two of them one client's, that take turns.
-TURNS = [
-    "add a x3, take x3, answer a, time passes",
-    "add a x2, add b, add c, take x3, answer a, hang a, time passes",
+#: Of two workers with a backlog; after these begins each has a settle and a claim to send together.
+BACKLOGS = [
+    "schedule a, schedule b, w1 go on x3; w1 lose, flush, moment passes, w1 go on x3",
+    "schedule a, schedule b, w1 go on x3; w1 go on x3, w1 lose, w1 cut, moment passes, w2 go on x2",
+    "schedule a, schedule b, w1 go on x3; w1 go on x2, w1 die, minute passes, w2 go on x3",
+    "schedule a, schedule b, w1 go on x3; w1 cut, pause, resume, moment passes, w1 go on x2, w2 go on",
+    "schedule a, schedule b, w1 go on x3; w1 fail, w1 lose, w1 renew, moment passes x2, w1 go on x2",
 ]
 #: What happens beside these is combined with each of `TRANSITIONS`, and with two or three of them.
 FRAME = "schedule a, save; w1 claim, w2 claim, lease ends"
@@ -109,15 +93,7 @@ OF_LANES = [
     *("minute passes", "clock back", "pause", "resume", "flush"),
 ]
 CONSUMER_FRAME = "schedule a; w1 go on x3, w2 go on x2"
-OF_CONSUMERS = [*OF_LANES, "w1 exit", "w1 close", "schedule a", "schedule b"]
+OF_CONSUMERS = [*OF_LANES, "w1 close", "schedule a", "schedule b"]
+BACKLOG_FRAME = "schedule a, schedule b, w1 go on x3; w1 go on x3, w2 go on x3"
 RECURRING_FRAME = "w1 go on x4, minute passes; w1 go on x3, w2 go on x2"
 OF_RECURRING = [*OF_LANES, "extra run"]
-SENDING_FRAME = "extend, w1 step x4, w1 sent, event, time passes, w1 step; w1 step x3, w1 sent"
-OF_SENDINGS = [
-    *("event", "extend", "pay", "w1 fail", "w1 gone", "w1 die", "w2 step x4", "pause", "resume"),
-    *("delete", "change url", "narrow", "widen", "ping", "redeliver", "rotate"),
-    *("time passes", "clock back"),
-]
-SENDING_PAIRS = [
-    ", ".join((SENDING_FRAME, *some)) for some in combinations_with_replacement(OF_SENDINGS, 2)
-]

@@ -6,31 +6,19 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from tests.conftest import Shop
-from tests.interleavings.explorer import Violation, explore
-from tests.interleavings.lanes import ConsumerWorld, LaneWorld, RecurringWorld
-from tests.interleavings.mistakes import (
-    IN_PYTHON,
-    IN_SQL,
-    IN_WEBHOOKS,
-    MISTAKES,
-    Mistake,
-    PythonMistake,
-    SqlMistake,
-    planted,
-    planted_in_python,
-    planted_in_sql,
-)
+from tests.interleavings.lanes import ConsumerWorld, LaneWorld, RecurringWorld, WorkerWorld
+from tests.interleavings.meetings import search
+from tests.interleavings.mistakes import IN_PYTHON, IN_SQL, MISTAKES, Mistake, planted
 from tests.interleavings.queue_world import QueueWorld
-from tests.interleavings.scenarios import CONSUMERS, LARGE, RECURRING, SCENARIOS, SENDINGS, TURNS
-from tests.interleavings.test_statements import search
-from tests.interleavings.turns_world import TurnsWorld
-from tests.interleavings.webhook_world import webhook_world
+from tests.interleavings.scenarios import BACKLOGS, CONSUMERS, LARGE, RECURRING, SCENARIOS
+from tests.kit.explorer import Violation, explore
+from tests.kit.mistakes import PythonMistake, SqlMistake, planted_in_python, planted_in_sql
+from tests.kit.shop import Shop
 
 #: On a busy machine, a search of all scenarios takes minutes.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 #: What can be searched: worlds, and their scenarios.
-Searches = list[tuple[Callable[[], QueueWorld | LaneWorld | TurnsWorld], list[str]]]
+Searches = list[tuple[Callable[[], QueueWorld | LaneWorld], list[str]]]
 
 
 def described(mistake: Mistake | PythonMistake | SqlMistake) -> str:
@@ -58,9 +46,8 @@ def test_a_mistake_in_a_function_is_found(server: redis.Redis, mistake: PythonMi
         searches = [
             (lambda: ConsumerWorld(server), CONSUMERS),
             (lambda: RecurringWorld(server), RECURRING),
+            (lambda: WorkerWorld(server), BACKLOGS),
         ]
-    if mistake.is_in("orders.webhooks"):
-        searches = [(lambda: TurnsWorld(2), TURNS), (lambda: TurnsWorld(4), TURNS)]
     with planted_in_python(mistake), capture_logs():
         for make, lines in searches:
             for line in lines:
@@ -72,21 +59,10 @@ def test_a_mistake_in_a_function_is_found(server: redis.Redis, mistake: PythonMi
 
 
 @pytest.mark.parametrize("mistake", IN_SQL, ids=described)
-def test_a_mistake_in_a_statement_is_found(shop: Shop, mistake: SqlMistake) -> None:
+def test_a_mistake_in_a_statement_is_found(patient_shop: Shop, mistake: SqlMistake) -> None:
     begin, gate, *names = mistake.where
     with capture_logs():
-        search(shop, begin, gate, [names])
-        with planted_in_sql(shop.engine, mistake) as changed, pytest.raises(Exception):  # noqa: B017, PT011  whatever it is
-            search(shop, begin, gate, [names])
+        search(patient_shop, begin, gate, [names])
+        with planted_in_sql(patient_shop.engine, mistake) as changed, pytest.raises(Exception):  # noqa: B017, PT011  whatever it is
+            search(patient_shop, begin, gate, [names])
     assert changed, f"no statement has {mistake.right!r}"
-
-
-@pytest.mark.parametrize("mistake", IN_WEBHOOKS, ids=described)
-def test_a_mistake_in_the_sending_of_webhooks_is_found(shop: Shop, mistake: SqlMistake) -> None:
-    for line in SENDINGS:
-        with webhook_world(shop) as world, planted_in_sql(shop.engine, mistake):
-            try:
-                explore(world, line)
-            except Violation:
-                return
-    pytest.fail("not found")

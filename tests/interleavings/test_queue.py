@@ -6,12 +6,21 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from tests.interleavings.explorer import explore
-from tests.interleavings.lanes import ConsumerWorld, LaneWorld, RecurringWorld
-from tests.interleavings.mistakes import IN_PYTHON, MISTAKES, planted, planted_in_python
+from tests.interleavings.lanes import ConsumerWorld, LaneWorld, RecurringWorld, WorkerWorld
+from tests.interleavings.mistakes import IN_PYTHON, MISTAKES, planted
 from tests.interleavings.queue_world import QueueWorld
-from tests.interleavings.scenarios import CONSUMERS, LARGE, PAIRS, RECURRING, SCENARIOS, TRIPLES
-from tests.length import quick_first
+from tests.interleavings.scenarios import (
+    BACKLOGS,
+    CONSUMERS,
+    LARGE,
+    PAIRS,
+    RECURRING,
+    SCENARIOS,
+    TRIPLES,
+)
+from tests.kit.explorer import explore
+from tests.kit.length import quick_first
+from tests.kit.mistakes import planted_in_python
 
 #: The same triples in each run, so many steps of each; `make explore` has others.
 SEED, SAMPLE, MOST_STEPS = 1, 20, 2000
@@ -42,6 +51,11 @@ def test_no_order_of_two_consumers_calls_does(server: redis.Redis, line: str) ->
 @pytest.mark.parametrize("line", quick_first(RECURRING))
 def test_no_order_of_two_recurring_workers_calls_does(server: redis.Redis, line: str) -> None:
     search(RecurringWorld(server), line)
+
+
+@pytest.mark.parametrize("line", quick_first(BACKLOGS))
+def test_no_order_of_two_workers_calls_does(server: redis.Redis, line: str) -> None:
+    search(WorkerWorld(server), line)
 
 
 def search(world: LaneWorld, line: str) -> None:

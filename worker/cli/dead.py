@@ -244,7 +244,7 @@ def _pages(queue: DelayQueue, ids: Sequence[str], wanted: Filter) -> Iterable[li
     """Those of the dead letters that are named or wanted."""
     if ids:
         return [[letter.id for letter in queue.letters(ids, with_payloads=False)]]
-    return wanted.ids(queue, queue.dead_ids())
+    return wanted.ids(queue, [*queue.newest_dead_ids()])  # all of them, before any is removed
 
 
 _changing(

@@ -7,7 +7,7 @@ import redis
 
 from ..console import replace_unprintable
 from ..errors import WorkerError
-from ..queue.advice import with_advice
+from ..queue.advice import redis_advice
 from .dead import dead
 from .doctor import doctor
 from .run import health, run
@@ -73,6 +73,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (WorkerError, ValueError, OSError) as error:
         told = " ".join([str(error), *getattr(error, "__notes__", ())])
     except redis.RedisError as error:
-        told = f"Redis: {with_advice(error)}"
+        told = f"Redis: {error}: {redis_advice(error)}".removesuffix(": ")
     click.echo(f"worker: {told}", err=True)
     return 1

@@ -18,6 +18,7 @@ from ..errors import Unavailable
 from ..flow import Flow
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import WorkerStatus
+from ..runtime import pauses
 from .options import Chosen, examples, of_flows
 
 
@@ -73,10 +74,12 @@ COUNTS = ("queue", "scheduled", "due", "in 1 min", "leased", "dead", "next", "ol
 def _counts(queue: DelayQueue, flow: Flow | None) -> dict[str, Any]:
     """A queue's counts; by whom and why it is paused, too, and what else holds its tasks up."""
     row = {"queue": queue.name, **dataclasses.asdict(queue.stats())}
-    pause, held = queue.find_pause() if row["paused"] else None, ""
     with suppress(Unavailable):
-        held = flow.held() if flow and flow.held else ""
-    return row | ({"pause": str(pause)} if pause else {}) | ({"held": held} if held else {})
+        if pause := pauses.find(queue, flow.pauses if flow else None):
+            row |= {"paused": True, "pause": str(pause)}
+        if held := flow.held() if flow and flow.held else "":
+            row["held"] = held
+    return row
 
 
 def _count_cells(row: Mapping[str, Any]) -> Sequence[object]:

@@ -136,7 +136,7 @@ def _print(queue: DelayQueue, task_id: str, answer: str, *, as_json: bool) -> No
 def pause(named: Chosen, *, as_json: bool, reason: str, by: str) -> None:
     """Stop claims and sweeps in every worker until resume.
 
-    If a flow's records keep the pause, it holds whatever happens to Redis, even if Redis does not answer.
+    If a flow's records keep the pause, it takes effect within a second, and holds whatever happens to Redis.
     """
     for queue, flow in _told(named):
         kept = flow.pauses if flow else None

@@ -3,14 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 
 from ..errors import Unavailable
 from ..findings import Finding, failure, ok, quantity, warning
 from ..flow import Flow
 from ..pauses import Pause
 from ..queue.delay_queue import DelayQueue
-from ..queue.replies import WorkerStatus
 
 #: A backlog is reported from here on. Normally tasks are claimed within milliseconds.
 LATE_MS = 5_000
@@ -49,7 +47,7 @@ def _workers(queue: DelayQueue, flow: Flow | None) -> Iterator[Finding]:
     known = queue.workers()
     live = [worker for worker in known if not worker.silent]
     down = [worker.id for worker in live if not worker.details.get("up", True)]
-    silent = _not_replaced(live, known)
+    silent = [worker.id for worker in known if worker.silent]
     check, gone = "queue.workers", f"; silent: {_named(silent)}" if silent else ""
     if not live and flow is None:
         advice = "Start one, unless Consumers take its tasks: those are not listed."
@@ -76,24 +74,6 @@ def _workers(queue: DelayQueue, flow: Flow | None) -> Iterator[Finding]:
                 "If its tasks do not normally take that long, it is stuck: see what it waits for (py-spy dump), "
                 "then restart it. Its tasks are delivered again when its lease ends.",
             )
-
-
-def _not_replaced(live: list[WorkerStatus], known: list[WorkerStatus]) -> list[str]:
-    """Those that fell silent, but for as many as have been started since."""
-    ages_ms = sorted(map(_age_ms, live))
-    silent = sorted((each.heard_ms_ago, each.id) for each in known if each.silent)
-    return [
-        worker
-        for heard_ms_ago, worker in silent
-        if not (ages_ms and ages_ms[0] <= heard_ms_ago and ages_ms.pop(0) >= 0)
-    ]
-
-
-def _age_ms(worker: WorkerStatus) -> float:
-    """How long ago a worker was started, by its own clock and ours."""
-    started_at = str(worker.details.get("started_at") or "1970-01-01T00:00:00+00:00")
-    passed = datetime.now(UTC) - datetime.fromisoformat(started_at)
-    return max(0.0, passed.total_seconds() * 1000)
 
 
 def _tasks(queue: DelayQueue, pause: Pause | None) -> Iterator[Finding]:

@@ -138,12 +138,12 @@ def _rights(client: redis.Redis, queue: DelayQueue) -> Finding:
             "redis.writes", f"refuses to write the keys of {queue.name}: {error}", advice
         )
     try:
-        client.publish(queue.keys.wake, b"")
+        client.publish(queue.keys.channel, b"")
         with client.pubsub() as pubsub:  # type: ignore[no-untyped-call]
-            pubsub.subscribe(queue.keys.wake)
+            pubsub.subscribe(queue.keys.channel)
             pubsub.get_message(timeout=1.0)  # the answer to the subscription
     except redis.exceptions.NoPermissionError:
-        summary = f"no permission for the channel {queue.keys.wake}: workers are not woken, so new tasks may start seconds late"
+        summary = f"no permission for the channel {queue.keys.channel}: workers are not woken, so new tasks may start seconds late"
         return warning(check, summary, f"In its ACL, give this user &{pattern}.")
     return ok(check, f"may use the keys and the channel of {queue.name}")
 

@@ -20,9 +20,3 @@ def redis_advice(error: BaseException) -> str:
             return "check the host and the port in REDIS_URL, and that Redis runs there"
         case _:
             return ""
-
-
-def with_advice(error: BaseException) -> str:
-    """The error's message, with what to do about it."""
-    advice = redis_advice(error)
-    return f"{error}: {advice}" if advice else str(error)

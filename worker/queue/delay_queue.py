@@ -4,11 +4,10 @@ A task is in exactly one of scheduled, leased and dead::
 
                      schedule                 claim
                   ------------> scheduled ------------> leased ------> gone
-                                  ^  ^ ^                | | |    ack    (extend: leased for longer)
-                                  |  | '--- release ----' | |
-                                  |  '------ retry -------' |
-                                  |                         | dead_letter
-                                  '------- requeue ------ dead ------> gone
+                                  ^  ^                  | |  settle    (extend: leased for longer)
+                                  |  '----- settle -----' |
+                                  |                       | settle
+                                  '------ requeue ------ dead ------> gone
                                                                 purge
 
 Time is the server's: scripts read it with TIME unless a test passes ``now_ms``. It is rounded

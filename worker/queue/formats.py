@@ -17,6 +17,8 @@ SLICE = 500
 SLICE_BYTES = 2**20
 #: Due times are zset scores, which are doubles: exact integers up to here.
 MAX_DUE_AT_MS = 2**53 - 1
+#: A claim of a larger payload would take longer than its caller waits.
+MAX_PAYLOAD_BYTES = 2**24
 
 
 def task_to_schedule(
@@ -53,11 +55,18 @@ def slices_by_size(
 def row_of(task: tuple[str, float, bytes] | Due) -> tuple[bytes, int | str, bytes]:
     """A task as `schedule.lua` takes it. Raises ValueError for one that cannot be stored."""
     task_id, at_ms, payload = task
+    check_size(payload)
     if isinstance(task, Due):
         return checked_id(task_id), f"+{checked_delay(at_ms)}", payload
     if not 0 <= at_ms <= MAX_DUE_AT_MS:  # false for NaN and infinity too
         raise ValueError(f"due_at_ms is from 0 to 2**53 - 1, not {at_ms}")
     return checked_id(task_id), math.ceil(at_ms), payload
+
+
+def check_size(payload: bytes) -> None:
+    """Raises ValueError for a payload that no claim could bring."""
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise ValueError(f"a payload has up to 16 MiB, not {len(payload):,} bytes")
 
 
 def checked_due(due: Due) -> Due:
@@ -67,6 +76,7 @@ def checked_due(due: Due) -> Due:
     # The client would refuse to send it, which would be taken for an outage of Redis.
     if not isinstance(due.payload, bytes):
         raise TypeError(f"a payload is bytes, not {reprlib.repr(due.payload)}")
+    check_size(due.payload)
     checked_id(due.id)
     # Databases may return Decimal, which cannot be added to the floats of the clock.
     delay_ms = checked_delay(float(due.delay_ms))

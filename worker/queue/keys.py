@@ -9,9 +9,7 @@ They share one hash tag, so that a cluster keeps them together::
     {name}:payloads     hash    task id -> opaque bytes, for tasks with a payload
     {name}:tokens       hash    task id -> token of its lease and what is known of its attempts, for tasks
                                 that were claimed: lua/include/attempts.lua lists the fields
-    {name}:lost_claims  zset    token of a claim whose reply was lost -> when to forget it, ms
     {name}:claims       zset    claimer -> end of the leases that its latest claim gave, ms
-    {name}:spared       string  until when ended leases are left to their workers after an outage, ms
     {name}:alone        string  id of the suspect that was last claimed alone
     {name}:paused       string  present while the queue is paused: by whom and why, JSON
     {name}:sweeper      string  which worker sweeps, and until when
@@ -19,8 +17,7 @@ They share one hash tag, so that a cluster keeps them together::
     {name}:recurrence   string  the cron schedule, when its worker started, and until when it is in force
     {name}:workers      hash    worker id -> what it is and holds, JSON
     {name}:heard        zset    worker id -> when it was last heard from, ms
-    {name}:waiting      zset    claimer that waits -> when it claims next, ms
-    {name}:wake         channel a message when something is due earlier than before: lua/include/wake.lua
+    {name}:wake         channel a message when something is due earlier than before: in how many us
 """
 
 from collections.abc import Iterator
@@ -40,9 +37,7 @@ class Keys:
         self.letters = f"{{{name}}}:letters"
         self.payloads = f"{{{name}}}:payloads"
         self.tokens = f"{{{name}}}:tokens"
-        self.lost_claims = f"{{{name}}}:lost_claims"
         self.claims = f"{{{name}}}:claims"
-        self.spared = f"{{{name}}}:spared"
         self.alone = f"{{{name}}}:alone"
         self.paused = f"{{{name}}}:paused"
         self.sweeper = f"{{{name}}}:sweeper"
@@ -50,8 +45,7 @@ class Keys:
         self.recurrence = f"{{{name}}}:recurrence"
         self.workers = f"{{{name}}}:workers"
         self.heard = f"{{{name}}}:heard"
-        self.waiting = f"{{{name}}}:waiting"
-        self.wake = f"{{{name}}}:wake"
+        self.channel = f"{{{name}}}:wake"
 
     def of(self, script: ScriptFile) -> list[str]:
         """The keys that a script takes, in the script's order."""
@@ -59,7 +53,7 @@ class Keys:
 
     def stored(self) -> list[str]:
         """All but the wake channel, which is not a key."""
-        return [key for key in vars(self).values() if key != self.wake]
+        return [key for key in vars(self).values() if key != self.channel]
 
 
 def queue_names(client: redis.Redis) -> Iterator[str]:

@@ -4,15 +4,13 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from operator import eq
-from typing import Any
 from urllib.parse import unquote
 
 import redis
 
 from ..errors import UnsafeServer
 from ..pauses import Pause
-from .formats import id_to_bytes, id_to_text, ids_to_bytes, slices
+from .formats import id_to_text, ids_to_bytes, slices
 from .replies import Letter, Place, Stats, TaskState, WorkerStatus
 from .scripted import ScriptedQueue
 
@@ -36,18 +34,16 @@ class OperatorSide(ScriptedQueue):
 
         The tasks keep their appointment, and with it their idempotency key.
         """
-        return self._remove_letters("requeue", now_ms, [self.keys.wake], ids)
+        return self._remove_letters("requeue", now_ms, ids)
 
     def purge(self, ids: Iterable[str]) -> list[str]:
         """Delete dead tasks for good. Returns the ids that were dead."""
-        return self._remove_letters("purge", None, [], ids)
+        return self._remove_letters("purge", None, ids)
 
-    def _remove_letters(
-        self, script: str, now_ms: int | None, head: list[Any], ids: Iterable[str]
-    ) -> list[str]:
+    def _remove_letters(self, script: str, now_ms: int | None, ids: Iterable[str]) -> list[str]:
         found = list[str]()
         for part in slices(ids_to_bytes(ids), size=REMOVED):
-            found += map(id_to_text, self._run(script, now_ms, *head, *part))
+            found += map(id_to_text, self._run(script, now_ms, *part))
         return found
 
     def letters(self, ids: Iterable[str], *, with_payloads: bool = True) -> list[Letter]:
@@ -68,44 +64,13 @@ class OperatorSide(ScriptedQueue):
             ]
         return found
 
-    def newest_dead_ids(self, after: tuple[int, str] | None = None) -> Iterator[list[str]]:
-        """The ids of dead tasks, newest first, in pages of 100; ``after`` is when the last one that was
-        read died, and its id.
-        """
-        passed, last = self._dead_until(*after) if after else 0, set[bytes]()
+    def newest_dead_ids(self) -> Iterator[list[str]]:
+        """The ids of dead tasks, newest first, in pages of 100."""
+        passed, last = 0, set[bytes]()
         while entries := self._redis.zrevrange(self.keys.dead, passed, passed + LETTERS - 1):
             # New letters go in front, and push the end of a page into the next one.
             yield [id_to_text(task_id) for task_id in entries if task_id not in last]
             passed, last = passed + len(entries), set(entries)
-
-    def _dead_until(self, died_at_ms: int, task_id: str) -> int:
-        """How many come before the next page: up to this one, or if it is gone, those that died after it."""
-        dead, raw = self.keys.dead, id_to_bytes(task_id)
-        with self._redis.pipeline() as pipe:
-            pipe.zscore(dead, raw)
-            pipe.zrevrank(dead, raw)
-            pipe.zcount(dead, died_at_ms + 1, "+inf")
-            score, rank, newer = pipe.execute()
-        # Scores have a fraction.
-        return int(rank) + 1 if score is not None and int(score) == died_at_ms else int(newer)
-
-    def dead_ids(self) -> Iterator[list[str]]:
-        """The ids of tasks that are dead now, oldest first, in pages.
-
-        A page may be requeued or purged before the next one is read.
-        """
-        left, passed = int(self._redis.zcard(self.keys.dead)), 0
-        while left > 0:
-            died = self._redis.zrange(
-                self.keys.dead, passed, passed + min(left, LETTERS) - 1, withscores=True
-            )
-            if not died:
-                return
-            left -= len(died)
-            yield [id_to_text(task_id) for task_id, _ in died]
-            # Those that are still there; one that died again is among the newest now.
-            times = self._redis.zmscore(self.keys.dead, [task_id for task_id, _ in died])
-            passed += sum(map(eq, times, (died_at for _, died_at in died)))
 
     def stats(self, *, now_ms: int | None = None) -> Stats:
         """Count the tasks in each place at one moment."""
@@ -135,10 +100,11 @@ class OperatorSide(ScriptedQueue):
         for part in slices(ids_to_bytes(ids), size=LETTERS):
             reply = self._run("look_up", now_ms, *part)
             for n, task_id in enumerate(part):
-                place, *counts, error = reply[6 * n : 6 * n + 6]
+                place, *counts, lease, error = reply[8 * n : 8 * n + 8]
                 if place:
                     state = TaskState(Place(place.decode()), *counts)
-                    found[id_to_text(task_id)] = state._replace(error=unquote(error.decode()))
+                    texts = {"lease": lease.decode(), "error": unquote(error.decode())}
+                    found[id_to_text(task_id)] = state._replace(**texts)
         return found
 
     def exists(self) -> bool:
@@ -205,7 +171,7 @@ class OperatorSide(ScriptedQueue):
     def wake(self) -> None:
         """Wake every waiting worker. Without permission to publish, they look again at their next slow poll."""
         with suppress(redis.exceptions.NoPermissionError):
-            self._redis.publish(self.keys.wake, b"")
+            self._redis.publish(self.keys.channel, b"")
 
     def check_server(self) -> None:
         """Raises UnsafeServer if this server's eviction policy may delete the queue.

@@ -51,7 +51,7 @@ class ProducerSide(ScriptedQueue):
         """
         answers = list[Scheduled]()
         for part in slices_by_size([*map(row_of, tasks)]):
-            reply = self._run("schedule", now_ms, self.keys.wake, *chain.from_iterable(part))
+            reply = self._run("schedule", now_ms, *chain.from_iterable(part))
             answers += [Scheduled(each.decode()) for each in reply]
         return answers
 

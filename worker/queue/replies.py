@@ -26,7 +26,7 @@ class Cancelled(StrEnum):
     """What `DelayQueue.cancel` found."""
 
     REMOVED = "removed"
-    #: A worker holds it: it may still be done, but it is not put back.
+    #: A worker held it, and may still do it, but its lease is void: it is not put back.
     CANCELLING = "cancelling"
     #: It is a dead letter and stays one.
     DEAD = "dead"
@@ -39,15 +39,19 @@ class Claim(NamedTuple):
     tasks: list[Task]
     #: The server's time, ms.
     now_ms: int
-    #: Milliseconds until the next task is due or the next lease ends; None if tasks were claimed, if nothing is
-    #: scheduled or leased, or if other workers claim then.
+    #: Milliseconds until the next task is due or the next lease ends; None if nothing is scheduled or leased.
     next_in_ms: float | None
     paused: bool
 
 
-class Put(StrEnum):
-    """How `DelayQueue.retry` puts a task back."""
+class Verb(StrEnum):
+    """What becomes of a task that a worker holds. Those from `FAILED` on put it back after a delay."""
 
+    DONE = "done"
+    #: A dead letter.
+    DEAD = "dead"
+    #: It is put back as it was; nothing is counted.
+    RELEASED = "released"
     #: It failed; the failure is counted.
     FAILED = "failed"
     #: The same appointment again, with failures and deliveries reset.
@@ -60,6 +64,19 @@ class Put(StrEnum):
     LATER = "later"
 
 
+class Settlement(NamedTuple):
+    """What becomes of one task."""
+
+    task: Task
+    verb: Verb
+    #: From now until it is due again.
+    delay_ms: float = 0.0
+    #: Why.
+    error: BaseException | None = None
+    #: Why it is dead, in words.
+    reason: str = ""
+
+
 class Restored(NamedTuple):
     """What `DelayQueue.restore` found and did."""
 
@@ -67,8 +84,6 @@ class Restored(NamedTuple):
     lost: tuple[str, ...]
     #: How many are scheduled and already due, so about to be claimed.
     due: int
-    #: How many tasks at the beginning are parked: dead, or postponed by their handler or backoff.
-    parked: int
     paused: bool
     #: Whether it is this worker's turn to sweep; if not, nothing was done, and only ``paused`` was found.
     turn: bool = True
@@ -106,6 +121,9 @@ class TaskState(NamedTuple):
     deliveries: int
     #: How many attempts came before.
     attempts: int
+    #: For how long a worker has held it, ms; and which of the `WorkerStatus.details` "leases" it belongs to.
+    held_ms: int = 0
+    lease: str = ""
     #: Why it was put back the last time; "" if nothing was wrong.
     error: str = ""
 
@@ -123,8 +141,8 @@ class WorkerStatus(NamedTuple):
     id: str
     #: How long ago its last heartbeat came, ms.
     heard_ms_ago: int
-    #: host, pid, started_at (RFC 3339), up, holds (how many tasks), held (some of their ids),
-    #: oldest_seconds (how long the longest call has run)
+    #: host, pid, started_at (RFC 3339), up, holds (how many tasks), held (some of their ids), leases (the beginnings
+    #: of their tokens), oldest_seconds (how long the longest call has run)
     details: Mapping[str, Any]
 
     @property

@@ -3,146 +3,194 @@
 import json
 import math
 import traceback
-from collections.abc import Mapping, Sequence
-from itertools import chain
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, groupby, repeat
+from operator import attrgetter, itemgetter
 from typing import Any
 from urllib.parse import quote
 
 import redis
 
 from ..errors import LeaseLost, described, without_statements
-from ..flow import MAX_BATCH_SIZE, Due, Task
-from .formats import SLICE, checked_id, id_to_bytes, id_to_text, slices, slices_by_size
-from .replies import Claim, Put, Restored, Seeded
+from ..flow import MAX_BATCH_SIZE, Due, Retry, Task
+from .formats import checked_id, id_to_bytes, id_to_text, slices, slices_by_size
+from .replies import Claim, Restored, Seeded, Settlement, Verb
 from .scripted import ScriptedQueue
 
 #: Random bytes; 64 hex characters, the length the scripts cut at.
 TOKEN_BYTES = 32
-#: How many claims without a reply are remembered and reported to Redis: at least those of the last minute.
-MAX_LOST_CLAIMS = 100
+#: A claim that Redis executes later than this after it was sent leases nothing: its caller has stopped waiting.
+STALE_MS = 1000
+#: For how long leases that have ended are left to their workers after an outage, which lasted for a third of one.
+SPARED_SECONDS = 2.0
 #: How many characters of a reason and of an error's message a dead letter keeps.
 MAX_TEXT = 2000
 #: How many a task keeps that is put back.
 MAX_LINE = 200
+#: For a script that need not ask for the time.
+NO_TIME = 0
+#: As `Task`'s own, without a call in Python for each.
+_TASK = partial(tuple.__new__, Task)
 #: Workers that have sent no heartbeat for this long are removed.
 FORGET_WORKERS_MS = 3_600_000
-#: How many tasks become dead letters in one call: each takes the server 0.03 ms.
-BURIED = 100
 
 
 class WorkerSide(ScriptedQueue):
     """The methods of a `DelayQueue` for its workers."""
 
-    def _run(
-        self, name: str, now_ms: int | None, *args: Any, keys: Sequence[str] | None = None
-    ) -> Any:
-        asked_at = self.environment.clock()
+    def _run(self, name: str, now_ms: int | None, *args: Any) -> Any:
+        return self._answered(self.environment.clock(), partial(super()._run, name, now_ms, *args))
+
+    def _answered(self, asked_at: float, reply: Callable[[], Any]) -> Any:
+        """The reply. Remembers since when there has been none, or a refusal: no lease is extended meanwhile."""
         try:
-            return super()._run(name, now_ms, *args, keys=keys)
-        except (redis.ConnectionError, redis.TimeoutError):
+            return reply()
+        except redis.RedisError:
             if self.memory.silent_since is None:
                 self.memory.silent_since = asked_at
             raise
 
-    def claim(
-        self,
-        limit: int,
-        lease_ms: int,
-        *,
-        waits_ms: int | None = None,
-        relieved: bool = False,
-        now_ms: int | None = None,
-    ) -> Claim:
+    def claim(self, limit: int, lease_ms: int, *, now_ms: int | None = None) -> Claim:
         """Lease up to ``limit`` tasks for ``lease_ms``: those whose lease expired, else those due.
 
-        A task whose lease expired counts one more delivery, unless the reply to the claim that leased
-        it was lost. Such suspects are claimed a few at a time, and alone after their second expired
-        lease. No task is claimed early: due times are compared with the server's clock, rounded down.
+        A task whose lease expired counts one more delivery. Such suspects are claimed a few at a time, and alone
+        after their second expired lease. If the reply is lost, the next claim asks for the same tasks again.
+        No task is claimed early: due times are compared with the server's clock, rounded down.
         The oldest come first, but in a backlog of more than 1,000 every second claim takes those due last.
-        After an outage of Redis, leases that have ended are left to their workers for 2 s.
+        After an outage of Redis, this caller leaves leases that have ended to their workers for 2 s.
 
         Fewer tasks come back if their payloads would be more than 1 MiB together; the first always does.
-
-        With ``waits_ms`` the caller promises that it claims again after ``next_in_ms``, or else after
-        ``waits_ms``, sooner if a message of the wake channel says so. Then idle workers share the watch: only two
-        are told when the next task is due. ``relieved`` says that another thread of the caller is about to claim.
 
         Raises ValueError for a limit that is not 1 to 2,000, which is all that the script can hold.
         """
         if not 1 <= limit <= MAX_BATCH_SIZE:
             raise ValueError(f"a claim's limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
-        memory, token = self.memory, self.environment.token(TOKEN_BYTES)
-        lost = [*memory.lost_claims]
-        asked_at_ms = 1000 * self.environment.clock()
-        head = (self.keys.wake, limit, math.isqrt(limit), lease_ms, token, memory.claimer)
-        watch = (waits_ms or ("0" if memory.shares_watch else ""), "1" if relieved else "")
-        known = self._expected(asked_at_ms)
-        newest, memory.takes_newest = memory.takes_newest, False
-        try:
-            paused, now, next_in_us, *fields = self._run(
-                "claim", now_ms, *head, *watch, *known, "1" if newest else "", *lost
-            )
-        except (redis.ConnectionError, redis.TimeoutError):
-            memory.lost_claims[token] = None
-            for each in [*memory.lost_claims][:-MAX_LOST_CLAIMS]:
-                memory.lost_claims.pop(each, None)
-            raise
-        for each in lost:
-            memory.lost_claims.pop(each, None)
-        memory.silent_since, memory.shares_watch = None, waits_ms is not None
-        if now_ms is None:
-            memory.server_ahead_ms = now - asked_at_ms
-        memory.paused = bool(paused)
-        next_in_ms = None if next_in_us < 0 else next_in_us / 1000
-        tasks = _claimed(token, fields)
-        memory.takes_newest = bool(tasks) and not newest
-        return Claim(tasks, now, next_in_ms, memory.paused)
+        args, claimed = self._claiming(limit, lease_ms, now_ms)
+        return claimed(partial(self._run, "claim", now_ms, *args))
 
-    def _expected(self, asked_at_ms: float) -> tuple[int | str, int]:
-        """When a claim expects to run on the server's clock, and how long Redis has been silent, both ms."""
-        ahead_ms, since = self.memory.server_ahead_ms, self.memory.silent_since
-        return (
-            "" if ahead_ms is None else round(asked_at_ms + ahead_ms),
-            0 if since is None else round(asked_at_ms - 1000 * since),
+    def give_back(self) -> None:
+        """Put back what was leased by claims that got no reply. Nothing is claimed."""
+        for _ in range(len(self.memory.unanswered)):
+            args, claimed = self._claiming(0, 1, None)
+            claimed(partial(self._run, "claim", None, *args))
+
+    def settle_and_claim(
+        self, done: Sequence[Task], limit: int, lease_ms: int
+    ) -> tuple[Callable[[], None], Callable[[], Claim]]:
+        """Remove up to 500 tasks that are done, and claim the next, in one round trip on this thread's line.
+
+        Returns what `ack` and `claim` would have done, each with its own errors. If the connection is lost, either script
+        may have run, or both: each is repeated as if it had been sent alone, because a token proves for the one that
+        its tasks are settled, and names the other.
+        """
+        asked_at = self.environment.clock()
+        args, claimed = self._claiming(limit, lease_ms, None)
+        settle, claim = (
+            partial(self._answered, asked_at, reply)
+            for reply in self._together(("settle", NO_TIME, *_done(done)), ("claim", "", *args))
         )
+        return lambda: _raise_lost(settle()), lambda: claimed(claim)
 
-    def ack(self, tasks: Sequence[Task]) -> None:
-        """Remove tasks of one claim, because they are done.
+    def _claiming(
+        self, limit: int, lease_ms: int, now_ms: int | None
+    ) -> tuple[Sequence[Any], Callable[[Callable[[], Any]], Claim]]:
+        """The arguments of a claim, and what makes of its reply what it returns, and remembers what it tells."""
+        memory, asked_at = self.memory, self.environment.clock()
+        spares_ms = self._spares_ms(asked_at, lease_ms)
+        token, again = self._token()
+        newest, memory.takes_newest = memory.takes_newest, False
+        said = {"again": again, "newest": newest, "spares": spares_ms > 0}
+        words = " ".join(word for word, is_so in said.items() if is_so)
+        ahead_ms = memory.server_ahead_ms
+        deadline = "" if ahead_ms is None else round(1000 * asked_at + ahead_ms) + STALE_MS
+
+        def claimed(reply: Callable[[], Any]) -> Claim:
+            try:
+                paused, now, next_in_us, *fields = reply()
+            except redis.RedisError as error:
+                if again or isinstance(error, redis.ConnectionError | redis.TimeoutError):
+                    memory.unanswered.append(token)
+                raise
+            is_stale = deadline != "" and now > deadline
+            if again and is_stale:
+                memory.unanswered.append(token)
+            memory.silent_since = asked_at if is_stale else None
+            if is_stale and 1000 * (self.environment.clock() - asked_at) < STALE_MS:
+                # Redis's clock was set forward, and leases ended with it: their workers are about to extend them.
+                memory.spares_until = asked_at + lease_ms / 2000
+            if now_ms is None:
+                memory.server_ahead_ms = now - 1000 * asked_at
+            memory.paused = bool(paused)
+            next_in_ms = None if next_in_us < 0 else next_in_us / 1000
+            if spares_ms and not paused:
+                next_in_ms = min(spares_ms, math.inf if next_in_ms is None else next_in_ms)
+            tasks = _claimed(token, *fields)
+            memory.takes_newest = bool(tasks) and next_in_us == 0 and not newest
+            return Claim(tasks, now, next_in_ms, memory.paused)
+
+        return (limit, lease_ms, token, memory.claimer, deadline, words), claimed
+
+    def _token(self) -> tuple[str, bool]:
+        """That of a claim that got no reply, to ask again, or else a new one."""
+        try:
+            return self.memory.unanswered.popleft(), True
+        except IndexError:
+            return self.environment.token(TOKEN_BYTES), False
+
+    def _spares_ms(self, asked_at: float, lease_ms: int) -> float:
+        """For how many ms leases that have ended are left to their workers, who extend them after an outage."""
+        memory = self.memory
+        if memory.silent_since is not None:
+            silence_ms = 1000 * (asked_at - memory.silent_since)
+            if silence_ms > max(lease_ms / 3, STALE_MS):
+                memory.spares_until = asked_at + SPARED_SECONDS
+        return max(0.0, 1000 * (memory.spares_until - asked_at))
+
+    def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> None:
+        """End the leases on these tasks, of any claims, each in its own way.
 
         Raises LeaseLost with the ids of those that are no longer this worker's; the others are settled.
         """
-        head = [_shared_token(tasks), "1" if any(task.payload for task in tasks) else ""]
-        self._settle("ack", None, head, [(task,) for task in tasks])
+        rows = [
+            (
+                id_to_bytes(each.task.id),
+                each.task.token,
+                each.verb,
+                math.ceil(each.delay_ms),
+                _text(each),
+            )
+            for each in settlements
+        ]
+        lost = list[bytes]()
+        for part in slices_by_size(rows):
+            args = list[Any]()
+            for how, group in groupby(part, itemgetter(1, 2, 3, 4)):
+                ids = [row[0] for row in group]
+                args += [*how, len(ids), *ids]
+            lost += self._run("settle", now_ms, *args)
+        _raise_lost(lost)
+
+    def ack(self, tasks: Sequence[Task]) -> None:
+        """Remove tasks, because they are done. Raises LeaseLost as `settle` does."""
+        lost = list[bytes]()
+        for part in slices(tasks):
+            lost += self._run("settle", NO_TIME, *_done(part))
+        _raise_lost(lost)
 
     def retry(
         self,
         retries: Sequence[tuple[Task, float]],
-        put: Put = Put.AGAIN,
+        verb: Verb = Verb.AGAIN,
         *,
-        errors: Mapping[str, BaseException | None] = MappingProxyType({}),
         now_ms: int | None = None,
     ) -> None:
-        """Put tasks of one claim back, each due after its own delay in ms from now.
-
-        ``errors`` say why, by the task's id, for `TaskState.error`. Raises LeaseLost as `ack` does.
-        """
-        head = [self.keys.wake, _shared_token([task for task, _ in retries])]
-        rows = [
-            (task, math.ceil(delay_ms), put, _quoted(errors.get(task.id)))
-            for task, delay_ms in retries
-        ]
-        self._settle("retry", now_ms, head, rows)
-
-    def extend(self, tasks: Sequence[Task], lease_ms: int, *, now_ms: int | None = None) -> None:
-        """Extend the lease on tasks, of any claims, to ``lease_ms`` from now. Raises LeaseLost as `ack` does."""
-        rows = [(task, task.token) for task in tasks]
-        self._settle("extend", now_ms, [lease_ms], rows)
+        """Put tasks back, each due after its own delay in ms from now. Raises LeaseLost as `settle` does."""
+        self.settle([Settlement(task, verb, delay) for task, delay in retries], now_ms=now_ms)
 
     def release(self, tasks: Sequence[Task]) -> None:
-        """Put tasks of one claim back as they were; nothing is counted. Raises LeaseLost as `ack` does."""
-        head = [self.keys.wake, _shared_token(tasks)]
-        self._settle("retry", None, head, [(task, 0, "as it was", "") for task in tasks])
+        """Put tasks back as they were; nothing is counted. Raises LeaseLost as `settle` does."""
+        self.settle([Settlement(task, Verb.RELEASED) for task in tasks])
 
     def dead_letter(
         self,
@@ -150,26 +198,22 @@ class WorkerSide(ScriptedQueue):
         *,
         now_ms: int | None = None,
     ) -> None:
-        """Make dead letters of tasks of one claim, given as (task, reason, error). Raises LeaseLost as `ack` does."""
-        rows = [(task, _story(task, reason, error)) for task, reason, error in burials]
-        token = _shared_token([task for task, _, _ in burials])
-        self._settle("dead_letter", now_ms, [token], rows, size=BURIED)
+        """Make dead letters of tasks, given as (task, reason, error). Raises LeaseLost as `settle` does."""
+        rows = [
+            Settlement(task, Verb.DEAD, error=error, reason=reason)
+            for task, reason, error in burials
+        ]
+        self.settle(rows, now_ms=now_ms)
 
-    def _settle(
-        self,
-        script: str,
-        now_ms: int | None,
-        head: list[Any],
-        rows: list[tuple[Any, ...]],
-        size: int = SLICE,
-    ) -> None:
-        """Call a script for these rows, each with a task first. Raises LeaseLost for what it returns."""
+    def extend(self, tasks: Sequence[Task], lease_ms: int, *, now_ms: int | None = None) -> None:
+        """Extend the leases on tasks, of any claims, to ``lease_ms`` from now. Raises LeaseLost as `settle` does."""
         lost = list[bytes]()
-        for part in slices(rows, size):
-            args = (value for task, *rest in part for value in (id_to_bytes(task.id), *rest))
-            lost += self._run(script, now_ms, *head, *args)
-        if lost:
-            raise LeaseLost([*map(id_to_text, lost)])
+        for part in slices(tasks):
+            args = list[Any]()
+            for token, ids in _by_token(part):
+                args += [token, len(ids), *ids]
+            lost += self._run("extend", now_ms, lease_ms, *args)
+        _raise_lost(lost)
 
     def beat(self, worker_id: str, details: Mapping[str, Any]) -> int:
         """Record that a worker is alive, with details of what it is doing. Returns how many are."""
@@ -180,7 +224,6 @@ class WorkerSide(ScriptedQueue):
         """Remove a worker that has stopped."""
         self._redis.hdel(self.keys.workers, worker_id)
         self._redis.zrem(self.keys.heard, worker_id)
-        self._redis.zrem(self.keys.waiting, self.memory.claimer)
 
     def restore(
         self,
@@ -200,16 +243,15 @@ class WorkerSide(ScriptedQueue):
         another worker's turn, nothing is done. With ``look_only``, lost tasks are returned but not
         scheduled.
         """
-        found, seen = Restored((), 0, 0, paused=False), 0
+        found = Restored((), 0, paused=False)
         rows = [
             (checked_id(due.id), math.ceil(due.delay_ms), b"" if look_only else due.payload)
             for due in waiting
         ]
         for part in slices_by_size(rows) if rows else [[]]:
-            turn, turn_in_ms, paused, overdue, parked, *lost = self._run(
+            turn, turn_in_ms, paused, overdue, *lost = self._run(
                 "restore",
                 now_ms,
-                self.keys.wake,
                 worker_id,
                 term_ms,
                 "" if look_only else "1",
@@ -218,13 +260,11 @@ class WorkerSide(ScriptedQueue):
             found = Restored(
                 found.lost + tuple(map(id_to_text, lost)),
                 found.due + overdue,
-                found.parked + (parked if found.parked == seen else 0),
                 bool(paused),
                 turn > 0,
                 found.new_turn or turn == 2,  # noqa: PLR2004  see the script
                 turn_in_ms,
             )
-            seen += len(part)
         self.memory.paused = found.paused
         return found
 
@@ -251,50 +291,72 @@ class WorkerSide(ScriptedQueue):
         in_force, *ids = self._run("seed", now_ms, started_at_ms, schedule, *rows)
         return Seeded(bool(in_force), tuple(map(id_to_text, ids)))
 
-    def resign(self, worker_id: str) -> None:
-        """Give up the turn to sweep, if it is this worker's."""
-        self._run("resign", None, worker_id)
 
-
-def _claimed(token: str, fields: Sequence[Any]) -> list[Task]:
+def _claimed(
+    token: str,
+    ids: Sequence[bytes] = (),
+    payloads: Sequence[bytes | None] = (),
+    dues: Sequence[int] = (),
+    tried: Sequence[Sequence[int]] = (),
+) -> list[Task]:
     """The tasks in the reply of `claim.lua`."""
-    return [
-        Task(
-            id_to_text(task_id),
-            payload or b"",
-            failures,
-            deliveries,
-            int(due),
-            token,
-            attempts + 1,
-            int(appointment),
+    bodies = [body or b"" for body in payloads] or repeat(b"")
+    first = zip(
+        map(id_to_text, ids), bodies, repeat(0), repeat(0), dues, repeat(token), repeat(1), dues
+    )
+    tasks = [*map(_TASK, first)]
+    for n, appointment_ms, failures, deliveries, attempt in tried:
+        tasks[n] = tasks[n]._replace(
+            failures=failures,
+            deliveries=deliveries,
+            attempt=attempt,
+            appointment_ms=appointment_ms,
         )
-        for task_id, payload, due, appointment, failures, deliveries, attempts in zip(
-            *(fields[column::7] for column in range(7)), strict=True
-        )
-    ]
+    return tasks
 
 
-def _shared_token(tasks: Sequence[Task]) -> str:
-    """The token that tasks of one claim share."""
-    tokens = {task.token for task in tasks}
-    if len(tokens) > 1:
-        raise ValueError("tasks of several claims cannot be settled in one call")
-    return tokens.pop() if tokens else ""
+def _by_token(tasks: Sequence[Task]) -> Iterator[tuple[str, list[bytes]]]:
+    """Tasks of one claim after those of another one, as scripts take them."""
+    for token, group in groupby(tasks, attrgetter("token")):
+        yield token, [id_to_bytes(task.id) for task in group]
 
 
-def _quoted(error: BaseException | None) -> str:
-    """The first line of an error, without a space; "" if there is none."""
-    return quote(described(error).partition("\n")[0][:MAX_LINE], errors="replace") if error else ""
+def _done(tasks: Sequence[Task]) -> Iterator[Any]:
+    """What `settle.lua` takes of tasks that are done."""
+    text = b"1" if any(map(attrgetter("payload"), tasks)) else b""
+    for token, ids in _by_token(tasks):
+        yield from (token, Verb.DONE, 0, text, len(ids), *ids)
+
+
+def _raise_lost(ids: Sequence[bytes]) -> None:
+    if ids:
+        raise LeaseLost([*map(id_to_text, ids)])
+
+
+def _text(settlement: Settlement) -> str:
+    """Why it is settled so: a dead one's letter, or the first line of an error, without a space. For one that is done,
+    whether it has a payload.
+    """
+    if settlement.verb is Verb.DEAD:
+        return _letter(settlement)
+    if settlement.verb is Verb.DONE:
+        return "1" if settlement.task.payload else ""
+    error = settlement.error
+    if isinstance(error, Retry):
+        error = error.__cause__
+    if error is None:
+        return ""
+    return quote(described(error).partition("\n")[0][:MAX_LINE], errors="replace")
 
 
 def _traceback(error: BaseException) -> str:
     return without_statements("".join(traceback.format_exception(error)))
 
 
-def _story(task: Task, reason: str, error: BaseException | None) -> str:
+def _letter(settlement: Settlement) -> str:
+    task, error = settlement.task, settlement.error
     story = {
-        "reason": reason[:MAX_TEXT],
+        "reason": settlement.reason[:MAX_TEXT],
         "error": described(error)[:MAX_TEXT] if error else None,
         # The end matters most: what was raised, and where.
         "traceback": _traceback(error)[-4000:] if error else None,

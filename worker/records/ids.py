@@ -1,4 +1,4 @@
-"""The ids of records: as the application has them, as its tasks have them, and as a list in SQL."""
+"""The ids of records: as their tasks have them, and as a list in SQL."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -10,24 +10,18 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine.interfaces import Dialect
 
 
-def plain_type(column: sa.Column[Any], dialect: Dialect) -> sa.types.TypeEngine[Any]:
-    """A column's type in this database, without the conversions of an application's own type."""
-    kind = column.type
-    return kind.load_dialect_impl(dialect) if isinstance(kind, sa.types.TypeDecorator) else kind
-
-
-def id_type(
-    column: sa.Column[Any], kind: sa.types.TypeEngine[Any]
-) -> tuple[sa.types.TypeEngine[Any], Callable[[str], Any]]:
+def id_type(column: sa.Column[Any]) -> tuple[sa.types.TypeEngine[Any], Callable[[str], Any]]:
     """The type of the ids in a list, and a function that parses a task id or raises ValueError.
 
     A record has exactly one task id, so another spelling of the same id is refused.
     """
+    kind = column.type
     if isinstance(kind, sa.Uuid):
         return postgresql.UUID(as_uuid=False), _uuid if kind.as_uuid else _uuid_text
     if isinstance(kind, sa.Integer):
         return sa.BigInteger(), _int64
-    if isinstance(kind, sa.String) and not isinstance(kind, sa.Enum):
+    # A CHAR pads what it stores.
+    if isinstance(kind, sa.String) and not isinstance(kind, sa.Enum | sa.CHAR):
         return sa.Text(), _plain_text
     raise TypeError(f"{column} must be text, an integer or a UUID, not {kind!r}")
 
@@ -77,28 +71,3 @@ class IdArray(sa.types.TypeDecorator[Sequence[Any]]):
 
 
 _ESCAPED = str.maketrans({'"': r"\"", "\\": r"\\"})
-
-
-def task_id(column: sa.Column[Any], record_id: Any, dialect: Dialect) -> str:
-    """The task id of a record's id, which may be of the application's own type."""
-    kind = column.type
-    if isinstance(kind, sa.types.TypeDecorator) and _overrides(kind, "process_bind_param"):
-        record_id = kind.process_bind_param(record_id, dialect)
-    return str(record_id)
-
-
-def record_id_parser(
-    column: sa.Column[Any], parse: Callable[[str], Any], dialect: Dialect
-) -> Callable[[str], Any]:
-    """A function that parses a task id into the type that the application has for the column.
-
-    ``parse`` parses it into the database's type. Both raise ValueError.
-    """
-    kind = column.type
-    if isinstance(kind, sa.types.TypeDecorator) and _overrides(kind, "process_result_value"):
-        return lambda text: kind.process_result_value(parse(text), dialect)
-    return parse
-
-
-def _overrides(kind: sa.types.TypeDecorator[Any], method: str) -> bool:
-    return getattr(type(kind), method) is not getattr(sa.types.TypeDecorator, method)

@@ -1,10 +1,13 @@
 """Keeps pauses in a table, so that they hold whatever happens to Redis."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
+from ..errors import Unavailable
 from ..pauses import Pause
 from .transactions import Transactions
 
@@ -26,6 +29,15 @@ def pauses_table(metadata: sa.MetaData, name: str = "queue_pauses") -> sa.Table:
         sa.Column("paused_by", sa.Text, nullable=False),
         sa.Column("paused_at", sa.TIMESTAMP(timezone=True), nullable=False),
     )
+
+
+@contextmanager
+def _unknown() -> Iterator[None]:
+    """Raises Unavailable for whatever the database answers instead, such as that a right is missing."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        raise Unavailable(str(error.orig).partition("\n")[0]) from error
 
 
 class TablePauses:
@@ -54,7 +66,7 @@ class TablePauses:
 
     def find(self) -> Pause | None:
         """The pause; None if the queue is not paused."""
-        with self._transactions.autocommit() as connection:
+        with _unknown(), self._transactions.autocommit() as connection:
             row = connection.execute(self._find).one_or_none()
         if row is None:
             return None
@@ -63,10 +75,10 @@ class TablePauses:
 
     def begin(self, reason: str, by: str) -> None:
         """Pause, or change the reason."""
-        with self._transactions.write() as connection:
+        with _unknown(), self._transactions.begin() as connection:
             connection.execute(self._begin, {"reason": reason, "paused_by": by})
 
     def end(self) -> None:
         """End the pause, if there is one."""
-        with self._transactions.write() as connection:
+        with _unknown(), self._transactions.begin() as connection:
             connection.execute(self._end)

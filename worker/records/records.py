@@ -17,6 +17,7 @@ from ..flow import (
     Due,
     Failed,
     Flow,
+    NoOp,
     NotDue,
     Outcome,
     Probe,
@@ -27,7 +28,6 @@ from ..log import log
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Scheduled
 from . import outbox
-from .ids import record_id_parser, task_id
 from .outages import retried
 from .pauses import TablePauses
 from .statements import RecordStatements
@@ -85,7 +85,8 @@ class Records:
     ) -> None:
         """Opens no connection.
 
-        ``id`` is a unique text, integer or UUID column. ``due`` is a timestamp with a time zone.
+        ``id`` is a unique text, integer or UUID column, ``due`` a timestamp with a time zone; neither has a type
+        of the application's own.
         ``pending`` is any condition on the row. The sweep needs an index: see `index`.
 
         ``handle(connection, ids)`` is called in a transaction that has locked these records. They are
@@ -99,7 +100,7 @@ class Records:
         what is pending and due by the database's clock, and may be repeated. ``tasks`` maps the records' ids to
         their tasks; the probe passes none, to see whether the statement can be run. It returns what it left: a
         mapping from id to the milliseconds until to look again (0 or less for a record that is locked), or to an
-        outcome. The database's own timeouts apply to it.
+        outcome, such as `NoOp` for one that is not pending. The database's own timeouts apply to it.
 
         ``scheduler`` schedules instead of the queue, for instance in the background. ``timeout_seconds`` is
         how long one transaction may take: a longer one counts as an outage, unless it was the handler that did something
@@ -116,13 +117,11 @@ class Records:
         self._scheduler = scheduler
         self._transactions = Transactions(engine, timeout_seconds)
         self._pauses = None if pauses is None else TablePauses(engine, pauses, queue.name)
-        self._statements = RecordStatements(engine.dialect, self._id, self._due, pending)
-        self._parse: Callable[[str], Any] = self._statements.parse
+        self._statements = RecordStatements(self._id, self._due, pending)
         self._handle_batch: Callable[[Mapping[Any, Task]], dict[str, Outcome]]
         if handle is not None and decide is None:
             self._handle_batch = partial(self._locked, handle)
         elif decide is not None and handle is None:
-            self._parse = record_id_parser(self._id, self._parse, engine.dialect)
             self._handle_batch = partial(self._decided, decide)
         else:
             raise ValueError("records need either handle or decide")
@@ -191,16 +190,13 @@ class Records:
             raise TypeError(
                 "None is not an id: if the database generates it, flush the record before you schedule it"
             )
-        ids_in_sql = [self._statements.parse(self._task_id(each)) for each in ids]
+        ids_in_sql = [self._statements.parse(str(each)) for each in ids]
         found = connection.execute(self._statements.look, {"ids": ids_in_sql})
         read_at = time.monotonic()
         outbox.add(
             connection,
             (outbox.OutboxTask(self._send, str(row.key), read_at + row.ms / 1000) for row in found),
         )
-
-    def _task_id(self, id_: Any) -> str:
-        return task_id(self._id, id_, self._engine.dialect)
 
     def _send(self, tasks: Sequence[Due]) -> None:
         if self._scheduler is None:
@@ -220,7 +216,7 @@ class Records:
         batch: dict[Any, Task] = {}
         for task in tasks:
             try:
-                batch[self._parse(task.id)] = task
+                batch[self._statements.parse(task.id)] = task
             except ValueError as error:
                 outcomes[task.id] = DeadLetter(error)
         if batch:
@@ -235,29 +231,29 @@ class Records:
         if left is not None and not isinstance(left, Mapping):
             wrong = TypeError(f"decide returned a {type(left).__name__}, not a mapping")
             return {task.id: Failed(wrong) for task in batch.values()}
-        return {
-            self._task_id(id_): _outcome(when, batch.get(id_)) for id_, when in (left or {}).items()
-        }
+        return {str(id_): _outcome(when, batch.get(id_)) for id_, when in (left or {}).items()}
 
     @retried
     def _locked(self, handle: HandleRecords, batch: Mapping[Any, Task]) -> dict[str, Outcome]:
         """Lock the records that are pending and due, have them handled, and look at what is left."""
         ids = [*batch]
         asked = {str(id_): task for id_, task in batch.items()}
-        with self._transactions.write() as connection:
+        with self._transactions.begin() as connection:
             locked = connection.execute(self._statements.lock, {"ids": ids}).all()
             if locked:
-                handle(connection, [row[-1] for row in locked])
+                handle(connection, [row[0] for row in locked])
             found = connection.execute(self._statements.look, {"ids": ids}).all()
+            handled = [str(row[0]) for row in locked]
             left = {str(row.key): row.ms for row in found}
-            undone = [key for key in (str(row[0]) for row in locked) if left.get(key, 1) <= 0]
+            undone = [key for key in handled if left.get(key, 1) <= 0]
             if undone:
                 raise RuntimeError(
                     f"handle returned, and {len(undone)} of {len(locked)} records are still pending "
                     f"and due: {', '.join(undone[:5])}"
                 )
         # A collation may match a record whose id is spelled differently, and which has no task in this batch.
-        return {key: _look_again(ms, asked[key]) for key, ms in left.items() if key in asked}
+        looks = {key: _look_again(ms, asked[key]) for key, ms in left.items() if key in asked}
+        return {**dict.fromkeys(asked.keys() - handled, NoOp()), **looks}
 
     def _sweep(
         self, page_size: int, after_seconds: float | None, before_seconds: float
@@ -270,7 +266,7 @@ class Records:
             if last is not None:
                 bounds |= {"last_due": last.due, "last_id": last.key}
             # No transaction is open while a page is processed.
-            with self._transactions.read() as connection:
+            with self._transactions.begin(by_index=True) as connection:
                 statement = self._statements.page(frozenset(bounds))
                 page = connection.execute(statement, {"page_size": page_size, **bounds}).all()
             yield [Due(str(key), ms) for key, _, ms in page]

@@ -5,35 +5,25 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.sql.visitors import replacement_traverse
 
 from ..flow import MAX_SECONDS
-from .ids import IdArray, id_type, plain_type
+from .ids import IdArray, id_type
 
 
 class RecordStatements:
     """No plan of theirs depends on statistics."""
 
     def __init__(
-        self,
-        dialect: Dialect,
-        id_: sa.Column[Any],
-        due: sa.Column[Any],
-        pending: sa.ColumnElement[bool],
+        self, id_: sa.Column[Any], due: sa.Column[Any], pending: sa.ColumnElement[bool]
     ) -> None:
-        own_type, due_type = plain_type(id_, dialect), plain_type(due, dialect)
-        if not isinstance(due_type, sa.DateTime) or not due_type.timezone:
-            raise TypeError(f"{due} must be TIMESTAMP(timezone=True), not {due_type!r}")
-        if isinstance(own_type, sa.CHAR):
-            raise TypeError(
-                f"{id_} must be Text or Uuid, not {own_type!r}, which pads what it stores"
-            )
-        item, self.parse = id_type(id_, own_type)
-        self._id, self._due = sa.type_coerce(id_, own_type), sa.type_coerce(due, due_type)
-        self._now = sa.func.statement_timestamp(type_=due_type)
-        earliest = sa.literal_column("timestamptz '0001-01-01 00:00:00Z'", due_type)
-        since = sa.func.greatest(self._due, earliest, type_=due_type) - self._now
+        if not isinstance(due.type, sa.DateTime) or not due.type.timezone:
+            raise TypeError(f"{due} must be TIMESTAMP(timezone=True), not {due.type!r}")
+        item, self.parse = id_type(id_)
+        self._id, self._due = id_, due
+        self._now = sa.func.statement_timestamp(type_=due.type)
+        earliest = sa.literal_column("timestamptz '0001-01-01 00:00:00Z'", due.type)
+        since = sa.func.greatest(due, earliest, type_=due.type) - self._now
         #: Milliseconds from now until a record is due.
         self._ms = sa.cast(sa.extract("epoch", since) * 1000, sa.Double)
         among = self._among(item)
@@ -43,9 +33,9 @@ class RecordStatements:
             sa.literal_column("1")
         )
         #: Lock the records that are pending and due, among some ids and in id order. Records that another
-        #: transaction has locked are skipped. The last column is the id with the type of the user's column.
+        #: transaction has locked are skipped.
         self.lock = (
-            sa.select(self._id, *([id_] if own_type is not id_.type else []))
+            sa.select(id_)
             .where(among, opaque, self._due <= self._now)
             .order_by(self._id)
             .with_for_update(key_share=True, skip_locked=True, of=id_.table)

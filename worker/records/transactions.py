@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from ..errors import Unavailable
 from .outages import IDLE_IN_TRANSACTION, sqlstate, unavailable
-from .watchdog import IDLE, Watchdog, transaction_status
+from .watchdog import Watchdog
 
 _WATCHDOG = Watchdog()
 
@@ -37,13 +37,7 @@ _BY_INDEX = ", ".join(
 _BEGIN_WRITING = sa.text(f"SELECT {_BOUNDED}")
 #: Due times are read as text.
 _AS_ISO = "set_config('DateStyle', 'ISO', true)"
-#: Whether the session's own settings do all that; a list is evaluated from the left.
-_IS_SET = (
-    "'0' NOT IN (current_setting('lock_timeout'), current_setting('statement_timeout'))"
-    " AND 'on' NOT IN (current_setting('enable_seqscan'), current_setting('enable_bitmapscan'),"
-    " current_setting('jit')) AND current_setting('DateStyle') LIKE 'ISO%'"
-)
-_BEGIN_READING = sa.text(f"SELECT {_IS_SET}, {_BOUNDED}, {_BY_INDEX}, {_AS_ISO}")
+_BEGIN_READING = sa.text(f"SELECT {_BOUNDED}, {_BY_INDEX}, {_AS_ISO}")
 
 
 class Transactions:
@@ -62,31 +56,12 @@ class Transactions:
         self._ms = {"ms": str(round(1000 * timeout_seconds))}
 
     @contextmanager
-    def write(self) -> Iterator[sa.Connection]:
-        """One transaction whose every wait is limited."""
+    def begin(self, *, by_index: bool = False) -> Iterator[sa.Connection]:
+        """One transaction whose every wait is limited; for reading pages, ``by_index``."""
         with self._connected() as connection:
             _leave_autocommit(connection)
             with connection.begin():
-                connection.execute(_BEGIN_WRITING, self._ms)
-                yield connection
-
-    @contextmanager
-    def read(self) -> Iterator[sa.Connection]:
-        """For statements that read pages by index, and need not see the same state. Every wait is limited.
-
-        A session whose own settings see to that needs no transaction.
-        """
-        with self._connected() as connection:
-            if connection.info.get(_IS_SET):
-                with _autocommit(connection):
-                    yield connection
-                return
-            _leave_autocommit(connection)
-            with connection.begin():
-                # Whether no listener of the engine's has begun a transaction. Not every driver can tell.
-                is_idle = transaction_status(_driver(connection)) == IDLE
-                is_set = connection.execute(_BEGIN_READING, self._ms).scalar_one()
-                connection.info[_IS_SET] = is_idle and is_set
+                connection.execute(_BEGIN_READING if by_index else _BEGIN_WRITING, self._ms)
                 yield connection
 
     @contextmanager

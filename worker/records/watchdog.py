@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-#: libpq's transaction status: without a transaction, and while a statement runs.
-IDLE, ACTIVE = 0, 1
+#: libpq's transaction status while a statement runs.
+ACTIVE = 1
 
 
 @dataclass(slots=True, eq=False)

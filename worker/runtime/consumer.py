@@ -16,9 +16,10 @@ from ..queue.delay_queue import DelayQueue
 from ..queue.environment import REAL, Environment
 from .event_log import EventLog
 from .isolation import BatchResult, results_of_error
-from .lane import Batch, Lane, ServerCheck
+from .lane import Batch, Lane
 from .renewal import HeldTasks
 from .shared import Shared
+from .station import ServerCheck
 from .waker import Waker
 
 
@@ -96,7 +97,7 @@ class Consumer:
                     send_mail(task.payload)
 
         At the end of the block the task is done. An exception means what it means in a handler: `Retry`,
-        `Reschedule`, `DeadLetter` and `Failed` say what becomes of the task; `Unavailable` puts it
+        `Reschedule`, `NoOp`, `DeadLetter` and `Failed` say what becomes of the task; `Unavailable` puts it
         back uncounted, and nothing is taken for a while. None of these propagates. Any other exception means
         that the task has failed, and propagates. Ending the process (Ctrl-C, `sys.exit`) puts the task back
         uncounted.
@@ -166,7 +167,7 @@ class Consumer:
                 station.renewer.finish()
                 # If it fails, the tasks are delivered again when their lease ends.
                 with suppress(redis.RedisError):
-                    station.settler.resend()
+                    station.catch_up()
         self._leave(self)
 
     def _leave(self, user: object) -> None:
@@ -192,7 +193,7 @@ class Consumer:
             stations = self._lane.stations
             for station in stations:
                 station.gate.check()
-            alarms = {station.queue.keys.wake: self._lane.alarm for station in stations}
+            alarms = {station.queue.keys.channel: self._lane.alarm for station in stations}
             self._shared.start("waker", Waker(self._client, alarms, self._stopping).run)
             for station in stations:
                 self._shared.start(f"renewer {station.queue.name}", station.renewer.run)

@@ -12,8 +12,8 @@ import redis
 
 from ..errors import described
 from ..log import log
-from .lane import Station
-from .outages import HangDetector
+from .hangs import HangDetector
+from .station import Station
 
 #: Time between two heartbeats. With these an idle worker sends less than a command in two seconds for each queue.
 BEAT_SECONDS = 20.0
@@ -63,7 +63,6 @@ class Heartbeat:
         for station in self._stations:
             try:
                 station.queue.sign_off(self._worker_id)
-                station.queue.wake()  # others may have relied on this worker to claim next
             except redis.RedisError as error:  # the entry expires anyway
                 log.debug("not signed off", queue=station.queue.name, error=described(error))
                 return
@@ -74,7 +73,7 @@ class Heartbeat:
         except redis.RedisError as error:
             log.debug("no heartbeat", queue=station.queue.name, error=described(error))
         else:
-            station.has_peers = workers > 1
+            station.others = workers - 1
 
     def _details(self, station: Station, now: float) -> dict[str, Any]:
         held = station.renewer.held()
@@ -86,5 +85,6 @@ class Heartbeat:
             "up": not station.gate.down,
             "holds": len(tasks),
             "held": [task.id for task in tasks[:LISTED]],
+            "leases": sorted({task.token[:12] for task in tasks}),
             "oldest_seconds": max((round(now - each.began_at, 1) for each in held), default=0.0),
         }

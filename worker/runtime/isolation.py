@@ -1,12 +1,12 @@
 """Runs a batch through a flow's handler, isolates the tasks that make it fail, and sorts all by what became of them."""
 
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..backoff import LOOK_AGAIN
 from ..errors import Unavailable, described, fatal
-from ..flow import MAX_DELAY_MS, DeadLetter, Failed, Flow, Outcome, Reschedule, Retry, Task
+from ..flow import MAX_DELAY_MS, DeadLetter, Failed, Flow, NoOp, Outcome, Reschedule, Retry, Task
 from ..queue.environment import REAL, Clock
 
 #: How long to look for the tasks whose rows are locked: each call that meets one lasts as long as a lock timeout.
@@ -30,6 +30,8 @@ class BatchResult:
     """The tasks of a batch, sorted by what became of them."""
 
     done: list[Task] = field(default_factory=list)
+    #: The ids of those that are done because there was nothing to do.
+    no_ops: set[str] = field(default_factory=set)
     retries: list[tuple[Task, Retry]] = field(default_factory=list)
     #: Done, and due again: a new appointment.
     rescheduled: list[tuple[Task, Reschedule]] = field(default_factory=list)
@@ -47,6 +49,9 @@ class BatchResult:
         match outcome:
             case None:
                 self.done.append(task)
+            case NoOp():
+                self.done.append(task)
+                self.no_ops.add(task.id)
             # With what they need: a subclass may have an __init__ of its own.
             case Retry(delay_ms=delay_ms, counted=True) if _is_delay(delay_ms):
                 self.failed.append((task, outcome))
@@ -65,10 +70,10 @@ class BatchResult:
                 # Running it again would repeat its work, with the same return value.
                 self.dead.append((task, DeadLetter(wrong)))
 
-    @property
-    def works(self) -> bool:
-        """Whether the handler has done what it is for."""
-        return bool(self.done or self.rescheduled)
+    def worked(self) -> list[Task]:
+        """The tasks for which the handler has done what it is for."""
+        done = [task for task in self.done if task.id not in self.no_ops]
+        return [*done, *(task for task, _ in self.rescheduled)]
 
     def handled(self) -> list[Task]:
         """The tasks that the handler dealt with, whatever the outcome."""
@@ -82,6 +87,7 @@ class BatchResult:
     def merge(self, more: "BatchResult") -> None:
         """Add the results of another call."""
         self.done += more.done
+        self.no_ops |= more.no_ops
         self.retries += more.retries
         self.rescheduled += more.rescheduled
         self.dead += more.dead
@@ -98,40 +104,51 @@ def _is_delay(ms: object) -> bool:
 class Strikes:
     """Tells an error that strikes every task of a flow from one that is a task's own. Any thread may use it.
 
-    If several tasks fail, each alone, and none is done, it is no task's fault: they are put off. At fault is a task
-    that is the only one to fail, or that fails although others were done since it failed before.
+    If several tasks fail, each alone, and no more are done meanwhile, it is no task's fault: they are put off. At fault
+    is a task that is the only one to fail, or that fails although more were done than failed since it failed before, or
+    since its batch began; trials of who was put off do not count, nor does a `NoOp`.
     """
 
     def __init__(self) -> None:
-        #: Who failed alone since a task was last done.
+        #: Who failed alone and was not done since, cleared once more tasks in a row succeed than are in it, but for
+        #: trials of who is in it; the length of that run.
         self._struck = set[str]()
-        #: By task, how often others had been done when it failed last. Who was forgotten is found again.
+        self._in_a_row = 0
+        #: Done minus failed, and its value at each task's last failure that counted here. Who was forgotten is found again.
+        self.surplus = 0
         self._failed = dict[str, int]()
-        self._successes = 0
         self._put_off = 0
         #: How many tasks to put off until it counts as an outage: more each time, as those that are at fault may be
         #: many, and the others wait behind them.
         self.patience = 1
 
-    def done(self, tasks: Iterable[Task]) -> None:
-        """Note that these were done, so the flow works."""
-        self._successes += 1
-        self._struck.clear()
-        self._put_off, self.patience = 0, 1
-        for task in tasks:
-            self._failed.pop(task.id, None)
+    def done(self, tasks: Sequence[Task]) -> None:
+        """Note that these were done, so the flow seems to work."""
+        self.surplus += len(tasks)
+        self._in_a_row += len(tasks)
+        if self._failed or self._struck:
+            for task in tasks:
+                self._failed.pop(task.id, None)
+                self._struck.discard(task.id)
+        if self._in_a_row > len(self._struck):
+            self._struck.clear()
+            self._put_off, self.patience = 0, 1
 
-    def is_at_fault(self, failed: BatchResult, *, others_done: bool) -> bool:
-        """Whether a task that failed alone is known to be at fault, by others of its batch and by what came before."""
+    def is_at_fault(self, failed: BatchResult, began: int) -> bool:
+        """Whether a task that failed alone is at fault by what came before; ``began``: the surplus before its batch."""
         [(task, _)] = failed.failed
         if len(self._failed) > MAX_REMEMBERED:
             self._failed.clear()
-        before = self._failed.get(task.id, self._successes)
-        self._failed[task.id] = self._successes
-        if others_done or before < self._successes:
-            return True
-        self._struck.add(task.id)
-        return False
+        is_at_fault = self.surplus > self._failed.get(task.id, began)
+        # Once only, or the trials of two would outnumber the tasks that are done beside them, for ever.
+        if not is_at_fault and task.id in self._struck and task.id in self._failed:
+            return False
+        self._failed[task.id] = self.surplus
+        self.surplus -= 1
+        if not is_at_fault:
+            self._struck.add(task.id)
+            self._in_a_row = 0
+        return is_at_fault
 
     @property
     def strike_all(self) -> bool:
@@ -176,17 +193,18 @@ def handle(
     #: What struck those that were put off, and those of whom the next call tells whether they were struck.
     struck: BaseException | None = None
     suspects = BatchResult()
+    began = strikes.surplus if strikes else 0
 
     def goes_on(batch: Sequence[Task]) -> bool:
         return not outage and keep_going(batch)
 
     for each in _isolated(flow, tasks, goes_on, clock):
-        results = each
-        if strikes and results.works:
-            strikes.done([*results.done, *(task for task, _ in results.rescheduled)])
+        results, worked = each, each.worked()
+        if strikes and worked:
+            strikes.done(worked)
             results.merge(suspects)
             suspects = BatchResult()
-        elif strikes and results.raised and not strikes.is_at_fault(results, others_done=works):
+        elif strikes and results.raised and not strikes.is_at_fault(results, began):
             suspects.merge(results)
             if not (strikes.strike_all or flow.one_at_a_time):
                 continue  # the next call tells
@@ -194,7 +212,7 @@ def handle(
             if strikes.strike_all:
                 results, struck = strikes.put_off(suspects), suspects.raised
             suspects = BatchResult()
-        works, outage = works or results.works, outage or results.outage
+        works, outage = works or bool(worked), outage or results.outage
         yield results
     if suspects.failed:
         yield BatchResult(untouched=suspects.tasks()) if outage else suspects
@@ -250,29 +268,25 @@ def results_of(
     """
     if returned is None or (isinstance(returned, Mapping) and not returned):
         return BatchResult(done=[*batch])
-    results = BatchResult()
+    if not isinstance(returned, Mapping):
+        wrong = TypeError(f"the handler returned a {type(returned).__name__}, not a mapping")
+        return BatchResult(dead=[(task, DeadLetter(wrong)) for task in batch])
+    named = [task for task in batch if task.id in returned]
+    if len(named) < len(returned):
+        unknown = reprlib.repr((returned.keys() - {task.id for task in named}).pop())
+        wrong = TypeError(f"the handler named {unknown}, which is not a task id")
+        return BatchResult(failed=[(task, wrong) for task in batch])
+    results = BatchResult(done=[task for task in batch if task.id not in returned])
     refused: dict[Task, Unavailable] = {}
-    for task, outcome in zip(batch, _outcomes(returned, batch), strict=True):
-        match outcome:
+    for task in named:
+        match returned[task.id]:
             case Failed(error=Unavailable() as error):
                 refused[task] = error
-            case _:
+            case outcome:
                 results.add(task, outcome)
     if refused:
         results.merge(results_of_error(flow, [*refused], next(iter(refused.values()))))
     return results
-
-
-def _outcomes(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
-    if not isinstance(returned, Mapping):
-        wrong = TypeError(f"the handler returned a {type(returned).__name__}, not a mapping")
-        return [DeadLetter(wrong)] * len(batch)
-    unknown = returned.keys() - {task.id for task in batch}
-    if unknown:
-        named = reprlib.repr(unknown.pop())
-        wrong = TypeError(f"the handler named {named}, which is not a task id")
-        return [Failed(wrong)] * len(batch)
-    return [returned.get(task.id) for task in batch]
 
 
 def results_of_error(flow: Flow, tasks: Sequence[Task], error: BaseException) -> BatchResult:
@@ -292,7 +306,7 @@ def results_of_error(flow: Flow, tasks: Sequence[Task], error: BaseException) ->
         match error:
             case Unavailable():
                 results.add(task, LookAgain(task, error))
-            case Retry() | Reschedule() | DeadLetter() | Failed():
+            case Retry() | Reschedule() | NoOp() | DeadLetter() | Failed():
                 results.add(task, error)
             case _:
                 results.add(task, Failed(error))

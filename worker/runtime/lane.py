@@ -7,204 +7,37 @@ exactly when the next task is due.
 
 import math
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from operator import attrgetter
 
 import redis
 
 from .. import events
-from ..backoff import Backoff
-from ..errors import UnsafeServer, described
-from ..flow import Flow, Task
-from ..log import Reminder, log
+from ..errors import UnsafeServer
+from ..flow import DeadLetter, Flow, Task
+from ..queue.connection import Line
 from ..queue.delay_queue import DelayQueue
+from ..queue.formats import SLICE
 from ..queue.replies import Claim
-from .isolation import BatchResult, LookAgain, Strikes, handle
-from .outages import Gate
-from .pauses import PauseWatch
-from .recurring import Recurrence, Recurring
-from .renewal import HeldTasks, Renewer
-from .settling import Settler
+from .gate import Gate
+from .hangs import HangDetector
+from .isolation import BatchResult, handle
+from .renewal import HeldTasks
 from .shared import Shared
+from .station import ServerCheck, Station, handled_event
 from .waker import Alarm
 
-#: How long to wait after a failed claim.
-RECONNECT = Backoff(base_seconds=0.1, cap_seconds=1.0)
 #: How long one round of claims may take. Each call to Redis ends within a second, but a DNS lookup may take
 #: longer.
 STALLED_SECONDS = 30.0
 #: Longest wait between two claims: a wake-up may be lost with its connection, and a worker that relied on
 #: wake-ups alone might then wait forever.
 SLOW_POLL_SECONDS = 5.0
-#: How much later it may be.
-MARGIN_SECONDS = 1.0
 
 
-class ServerCheck:
-    """Checks the eviction policy of a server once, and again after an outage."""
-
-    def __init__(self, queue: DelayQueue) -> None:
-        self._queue = queue
-        self._checked = False
-        self._silence = Reminder(queue.environment.clock)
-        #: Whether the server may delete tasks, as far as is known.
-        self.unsafe = False
-
-    def check(self) -> None:
-        """Raise UnsafeServer if the server may delete tasks. A server that does not answer is checked later."""
-        if self._checked:
-            return
-        try:
-            self._queue.check_server()
-        except redis.RedisError as error:
-            if self._silence.is_due():
-                log.warning("Redis could not be checked yet", error=described(error))
-            return
-        except UnsafeServer:
-            self.unsafe = True
-            raise
-        self._checked, self.unsafe = True, False
-        self._silence.reset()
-
-    def forget(self) -> None:
-        """Check again next time, because after an outage it may be another server."""
-        self._checked = False
-
-
-class Station:
-    """One flow in this process, with its queue and everything that works on it."""
-
-    def __init__(
-        self, flow: Flow, queue: DelayQueue, shared: Shared, *, gate: Gate, server: ServerCheck
-    ) -> None:
-        self.flow = flow
-        self.queue = queue
-        self.shared = shared
-        self._clock, self._emit = shared.clock, shared.emit
-        self.gate = gate
-        self.pause = PauseWatch(flow, queue)
-        self.settler = Settler(flow, queue, shared)
-        self.renewer = Renewer(flow, queue, shared, self.settler)
-        # Each run of a recurring task has effects of its own, and the next one shows what is wrong.
-        has_many = flow.probe is not None and not isinstance(flow, Recurring)
-        self.strikes = Strikes() if has_many else None
-        self._recurrence = (
-            Recurrence(flow, queue, shared.emit) if isinstance(flow, Recurring) else None
-        )
-        self._server = server
-        #: How many tasks to claim. Of those that are handled one at a time, no other waits behind a slow one.
-        self.limit = self._most = 1 if flow.one_at_a_time else flow.batch_size
-        #: Whether other workers serve the same queue.
-        self.has_peers = False
-        #: How many claims have failed in a row, since when, and when to claim again.
-        self._failed_claims = 0
-        self._failing_since = self._claim_at = 0.0
-
-    @property
-    def failing(self) -> bool:
-        """Whether the last claim failed."""
-        return self._failed_claims > 0
-
-    @property
-    def slow_poll_seconds(self) -> float | None:
-        """Longest wait between two claims; None: the lane's."""
-        return None if self._recurrence is None else self._recurrence.SLOW_POLL_SECONDS
-
-    def claim_in(self, now: float) -> float | None:
-        """Seconds until the next claim is allowed; 0 or less means now, None that the flow is down or paused."""
-        return self._claim_at - now if self.gate.up and not self.pause.holds(now) else None
-
-    def claim(self, *, waits_ms: int | None = None, relieved: bool = False) -> Claim:
-        """Send unconfirmed calls again, then claim up to `limit` tasks.
-
-        ``waits_ms`` and ``relieved`` are those of `DelayQueue.claim`.
-
-        Raises redis.RedisError, and UnsafeServer, which is an outage of Redis like any other.
-        """
-        try:
-            claim = self._claim(waits_ms, relieved=relieved)
-        except (redis.RedisError, UnsafeServer) as error:
-            now = self._clock()
-            if not self._failed_claims:
-                self._failing_since = now
-                self._emit(events.RedisLost(self.queue.name, error))
-            self._failed_claims += 1
-            if isinstance(error, redis.TimeoutError):  # perhaps because the reply is large
-                self.limit = max(1, self.limit // 2)
-            self._server.forget()
-            self._claim_at = now + RECONNECT(self._failed_claims)
-            raise
-        if self._failed_claims:
-            self._failed_claims = 0
-            seconds = self._clock() - self._failing_since
-            self._emit(events.RedisBack(self.queue.name, seconds))
-        return claim
-
-    def _claim(self, waits_ms: int | None, *, relieved: bool) -> Claim:
-        self.ensure_safe()
-        self.settler.resend()
-        lease_ms = round(self.flow.lease_seconds * 1000)
-        claim = self.queue.claim(self.limit, lease_ms, waits_ms=waits_ms, relieved=relieved)
-        if self._recurrence is not None:
-            claim = self._seeded(self._recurrence, claim)
-        try:
-            self._server.check()
-        except UnsafeServer:
-            self.settler.settle(BatchResult(untouched=claim.tasks))
-            raise
-        return claim
-
-    def ensure_safe(self) -> None:
-        """Check the server if it was unsafe. Raises UnsafeServer if it still is."""
-        if self._server.unsafe:
-            self._server.check()
-
-    def _seeded(self, recurrence: Recurrence, claim: Claim) -> Claim:
-        """Seed the next occurrence before a claimed one runs; if that fails, release those that were claimed."""
-        try:
-            return recurrence.seed(claim)
-        except redis.RedisError:
-            self.settler.settle(BatchResult(untouched=claim.tasks))
-            raise
-
-    def release_held(self) -> bool:
-        """Put back, uncounted, the tasks whose handlers did not return; return whether Redis confirmed it."""
-        return all(
-            self.settler.settle(BatchResult(untouched=held.drop_all()))
-            for held in self.renewer.held()
-        )
-
-    def note_handled(self, results: BatchResult) -> None:
-        """Tell the gate if these show that no outage goes on."""
-        if not (results.outage or (self.strikes and self.strikes.strike_all)):
-            self.gate.handled()
-
-    def adapt(self, results: BatchResult) -> None:
-        """Double the limit, or halve it if tasks were released, or if something was unavailable to one of them."""
-        self.note_handled(results)
-        locked = any(isinstance(retry, LookAgain) for _, retry in results.retries)
-        if results.untouched or locked:
-            patience = self.strikes.patience if self.strikes else 1
-            self.limit = max(min(self._most, patience), self.limit // 2)
-        else:
-            self.limit = min(self._most, self.limit * 2)
-
-
-def handled_event(
-    queue: str, results: BatchResult, seconds: float, late_ms: int, *, without_redis: bool = False
-) -> events.Handled:
-    """The event for one call of a handler."""
-    return events.Handled(
-        queue,
-        results.handled(),
-        done=len(results.done) + len(results.rescheduled),
-        retries=len(results.retries),
-        failed=len(results.failed) + len(results.dead),
-        seconds=seconds,
-        late_ms=late_ms,
-        without_redis=without_redis,
-    )
+_DELIVERIES, _DUE_AT_MS = attrgetter("deliveries"), attrgetter("due_at_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,36 +55,30 @@ class Batch:
 class Lane:
     """Serves its stations in strict priority: it claims from the first one that has anything due."""
 
-    def __init__(self, shared: Shared, *, shares_watch: bool = False) -> None:
-        """``shares_watch``: it serves one queue and always waits as a claim says, so the queue may rely on it."""
+    def __init__(self, shared: Shared) -> None:
         self.stations: list[Station] = []
         #: Set to end the wait early: something new is due, or a flow is up again.
         self.alarm = Alarm(shared.clock)
         self._shared, self._clock = shared, shared.clock
         self._emit, self._stopping = shared.emit, shared.stopping
-        self._shares_watch = shares_watch
-        #: The threads that wait, or wait for their turn to do so.
-        self._idle: set[int] = set()
         self._claim_lock = threading.Lock()
-        #: By when the thread that waits and claims must have made progress, on the monotonic clock; None
-        #: while all threads handle.
-        self._progress_by: float | None = None
-
-    def stalled(self, now: float) -> float | None:
-        """For how many seconds claims have made no progress; None if they work. ``now`` is monotonic."""
-        by = self._progress_by
-        return None if by is None or now <= by else now - by + STALLED_SECONDS
+        self._line: Line | None = None
+        #: Times the thread that waits and claims, if not all handle.
+        self.hang_detector = HangDetector("", "claim", shared)
 
     def add(self, flow: Flow, client: redis.Redis, server: ServerCheck) -> None:
         """Add a flow, with a lower priority than those added before."""
         gate = Gate(flow, self._shared, on_up=self.alarm.set)
-        queue = DelayQueue(client, flow.name, environment=self._shared.environment)
+        line = self._line = self._line or Line(client)
+        queue = DelayQueue(client, flow.name, environment=self._shared.environment, line=line)
         self.stations.append(Station(flow, queue, self._shared, gate=gate, server=server))
 
     def run(self) -> None:
-        """Work until the worker stops. Every thread of the lane runs this."""
-        while (batch := self.next()) is not None:
-            self._handle(batch)
+        """Work until the worker stops. Every thread of the lane runs this, on a connection of its own."""
+        with self._line.opened() if self._line else nullcontext():
+            batch = self.next()
+            while batch is not None:
+                batch = self._handle(batch) or self.next()
 
     # -- claim and wait --------------------------------------------------------------------
 
@@ -261,69 +88,77 @@ class Lane:
         Each queue is claimed from at least once, unless another thread is waiting all that time.
         """
         patience = -1 if until == math.inf else max(0.0, until - self._clock())
-        self._idle.add(me := threading.get_ident())
+        if not self._claim_lock.acquire(timeout=patience):
+            return None
         try:
-            if not self._claim_lock.acquire(timeout=patience):
-                return None
-            try:
+            with self.hang_detector:
                 return self._next(until)
-            finally:
-                self._progress_by = None
-                self._claim_lock.release()
         finally:
-            self._idle.discard(me)
+            self._claim_lock.release()
 
     def _next(self, until: float) -> Batch | None:
         while not self._stopping.is_set():
-            self.alarm.clear()
+            self._heed_alarm(until)
             wait = math.inf
             for station in self.stations:
                 claimed_at = self._clock()
-                self._progress_by = claimed_at + STALLED_SECONDS
+                self.hang_detector.progress(STALLED_SECONDS)
                 claim_in = station.claim_in(claimed_at)
                 if claim_in is None:
                     with suppress(redis.RedisError):
-                        station.settler.resend()
+                        station.catch_up()
                     wait = min(wait, SLOW_POLL_SECONDS)
                     continue
                 wait = min(wait, station.slow_poll_seconds or SLOW_POLL_SECONDS)
                 if claim_in <= 0:
-                    try:
-                        claim = self._claim(station)
-                    except (redis.RedisError, UnsafeServer):
-                        claim_in = station.claim_in(self._clock())
-                    else:
-                        if claim.tasks:
-                            late_ms = _late_ms(claim.tasks, claim.now_ms)
-                            self._emit(events.Claimed(station.queue.name, claim.tasks, late_ms))
-                            return Batch(station, claim.tasks, claimed_at, claim.now_ms)
-                        station.gate.seems_over()
-                        claim_in = claim.next_in_ms and claim.next_in_ms / 1000
+                    found = self._ask(station, claimed_at)
+                    if isinstance(found, Batch):
+                        return found
+                    claim_in = found
                 if claim_in is not None:
                     wait = min(wait, max(0.0, claim_in))
             left = until - self._clock()
             if left <= 0 or self._stopping.is_set():
                 return None
             wait = min(wait, left)
-            self._progress_by = self._clock() + wait + STALLED_SECONDS
+            self.hang_detector.progress(wait + STALLED_SECONDS)
             self._emit(events.Waiting(self.stations[0].queue.name, wait))
             self.alarm.wait(wait)
         return None
 
-    def _claim(self, station: Station) -> Claim:
-        # A lane that hears no messages is never told to take over from watchers that are busy.
-        shares = self._shares_watch and station.has_peers and self.alarm.listens
-        self.alarm.claimer = station.queue.memory.claimer.encode() if shares else b""
-        waits_ms = round(1000 * (SLOW_POLL_SECONDS + MARGIN_SECONDS)) if shares else None
-        return station.claim(waits_ms=waits_ms, relieved=len(self._idle) > 1)
+    def _ask(
+        self, station: Station, asked_at: float, ask: Callable[[], Claim] | None = None
+    ) -> Batch | float | None:
+        """What a claim brings, or else in how many seconds to claim again, if that is known."""
+        try:
+            claim = station.claim(ask)
+        except (redis.RedisError, UnsafeServer):
+            return station.claim_in(self._clock())
+        # Apart from the others only where all of them wait.
+        more_in = claim.next_in_ms and claim.next_in_ms / 1000 + self.alarm.share()
+        if not claim.tasks:
+            station.gate.seems_over()
+            return more_in
+        station.come_back_in(min(SLOW_POLL_SECONDS, more_in or 0.0))
+        late_ms = _late_ms(claim.tasks, claim.now_ms)
+        self._emit(events.Claimed(station.queue.name, claim.tasks, late_ms))
+        return Batch(station, claim.tasks, asked_at, claim.now_ms)
+
+    def _heed_alarm(self, until: float) -> None:
+        """Ask every queue if there may be something new, or if the wait has an end."""
+        self.alarm.others = max(station.others for station in self.stations)
+        if self.alarm.clear() or until < math.inf:
+            for station in self.stations:
+                station.more_at = 0.0
 
     # -- handle ----------------------------------------------------------------------------
 
-    def _handle(self, batch: Batch) -> None:
+    def _handle(self, batch: Batch) -> Batch | None:
+        """Handle and settle a batch; return the next one if that came at once."""
         station, flow = batch.station, batch.station.flow
         tasks = self.bury_undeliverable(batch)
         if not tasks:
-            return
+            return None
         results, settled = BatchResult(), True
 
         def keep_going(next_tasks: Sequence[Task]) -> bool:
@@ -332,9 +167,50 @@ class Lane:
 
         with station.renewer.holding(tasks, batch.claimed_at) as held:
             for part in handle(flow, tasks, keep_going, self._clock, station.strikes):
+                is_next = len(tasks) == len(part.done) <= SLICE and self._claims_next(station)
+                # One thread claims at a time.
+                if is_next and self._claim_lock.acquire(blocking=False):
+                    try:
+                        return self._settle_and_claim(batch, held, part)
+                    finally:
+                        self._claim_lock.release()
                 settled = self.settle(batch, held, part)
                 results.merge(part)
         station.adapt(results)
+        return None
+
+    def _claims_next(self, station: Station) -> bool:
+        """Whether a thread that is free would claim from that station next, without a wait."""
+        if self._stopping.is_set() or self.alarm.is_set():
+            return False
+        return station is self.stations[0] and station.claims_next(self._clock())
+
+    def _settle_and_claim(self, batch: Batch, held: HeldTasks, done: BatchResult) -> Batch | None:
+        """Settle a batch that is done, and claim the next, in one round trip.
+
+        Whichever reply is lost, it is as if both had been sent by themselves: the settle is sent again, and the claim
+        is asked again by its token. Tasks that come after the worker was told to stop are released.
+        """
+        station = batch.station
+        claims: list[Callable[[], Claim]] = []
+
+        def ack() -> None:
+            settled, claimed = station.queue.settle_and_claim(
+                done.done, station.limit, station.lease_ms
+            )
+            claims.append(claimed)
+            settled()
+
+        with self.hang_detector:
+            self.hang_detector.progress(STALLED_SECONDS)
+            station.adapt(done)
+            asked_at = self._clock()
+            self.settle(batch, held, done, ack)
+            found = self._ask(station, asked_at, claims[0])
+        if isinstance(found, Batch):
+            return found
+        station.come_back_in(SLOW_POLL_SECONDS if found is None else min(SLOW_POLL_SECONDS, found))
+        return None
 
     def bury_undeliverable(self, batch: Batch) -> list[Task]:
         """Make dead letters of tasks that were delivered too often; return the others.
@@ -342,20 +218,31 @@ class Lane:
         Such a task is claimed alone, unless ``max_deliveries`` was lowered in the meantime.
         """
         most = batch.station.flow.max_deliveries
+        if max(map(_DELIVERIES, batch.tasks)) < most:
+            return batch.tasks
         undeliverable = [task for task in batch.tasks if task.deliveries >= most]
         reason = f"delivered {most} times and never settled"
-        batch.station.settler.bury([(task, reason, None) for task in undeliverable])
+        dead = [(task, DeadLetter(reason)) for task in undeliverable]
+        batch.station.settler.settle(BatchResult(dead=dead))
         return [task for task in batch.tasks if task.deliveries < most]
 
-    def settle(self, batch: Batch, held: HeldTasks, results: BatchResult) -> bool:
-        """Settle some tasks of a batch; return whether Redis confirmed all of them."""
+    def settle(
+        self,
+        batch: Batch,
+        held: HeldTasks,
+        results: BatchResult,
+        ack: Callable[[], None] | None = None,
+    ) -> bool:
+        """Settle some tasks of a batch, with ``ack`` if all are done; return whether Redis confirmed all of them."""
         station = batch.station
         if results.outage:
             station.gate.take_down(results.outage)
         results.untouched = held.still_held(results.untouched)
         held.stop_extending(results)
         ended_at = self._clock()
-        settled = station.settler.settle(results)
+        settled = station.settler.settle(results, ack)
+        if len(results.done) < len(results.tasks()):
+            station.more_at = 0.0  # some were put back
         if not settled:
             self.alarm.set()  # so that the waiting thread sends it again now
         self._emit_handled(batch, results, held.began_at, ended_at)
@@ -372,4 +259,4 @@ class Lane:
 
 def _late_ms(tasks: Sequence[Task], now_ms: int) -> int:
     """How late the earliest of these tasks was at ``now_ms``, ms on the server's clock."""
-    return now_ms - min(task.due_at_ms for task in tasks)
+    return now_ms - int(min(map(_DUE_AT_MS, tasks)))

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from .lane import Lane, Station
-from .outages import HangDetector
+from .hangs import HangDetector
+from .lane import Lane
+from .station import Station
 from .sweep import Sweeper
 
 #: Added to ``max_runtime_seconds``, because a call may end and be settled just then.
@@ -30,6 +31,8 @@ class FlowHealth:
     failures: tuple[str, ...]
     #: The outages that it waits for.
     outages: tuple[str, ...]
+    #: Whether its records say that it is paused.
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,9 @@ class Watched(NamedTuple):
 
     @property
     def detectors(self) -> Iterator[HangDetector]:
-        """The hang detector of its probe, and of its sweep if it has one."""
+        """Those of its probe, of its lane's claims, and of its sweep if it has one."""
         yield self.station.gate.hang_detector
+        yield self.lane.hang_detector
         if self.sweeper is not None:
             yield self.sweeper.hang_detector
 
@@ -118,8 +122,6 @@ def _flow_health(watched: Watched, now: float) -> FlowHealth:
         for detector in watched.detectors
         if (seconds := detector.hanging(now)) is not None
     ]
-    if (seconds := watched.lane.stalled(now)) is not None:
-        failures.append(f"claims have made no progress for {seconds:.0f} s")
     limit = station.flow.max_runtime_seconds + GRACE_SECONDS
     longest = max((now - held.began_at for held in station.renewer.held()), default=0.0)
     if longest > limit:
@@ -132,4 +134,5 @@ def _flow_health(watched: Watched, now: float) -> FlowHealth:
     elif watched.sweeper is not None and not watched.sweeper.records_answer:
         outages.append("its records cannot be read")
     status: Status = "failing" if failures else "degraded" if outages else "ok"
-    return FlowHealth(station.queue.name, status, tuple(failures), tuple(outages))
+    paused = station.pause.found is not None
+    return FlowHealth(station.queue.name, status, tuple(failures), tuple(outages), paused)

@@ -56,18 +56,18 @@ class HeldTasks:
     def begin(self, batch: Sequence[Task]) -> bool:
         """Note that a call of the handler begins; return whether its whole batch is certain to be leased still."""
         self.began_at, self.given_up = self._clock(), False
+        ids = {task.id for task in batch}
         with self._lock:
-            held = all(task.id in self._tasks for task in batch)
-            if held:
-                self._begun = {task.id for task in batch}
+            if held := self._tasks.keys() >= ids:
+                self._begun = ids
         return held and self.began_at < self.leased_at + self._lease_seconds
 
     def stop_extending(self, results: BatchResult) -> None:
         """Stop extending the leases of tasks that are about to be settled."""
-        ended = [task.id for task in results.tasks()]
+        ended = {task.id for task in results.tasks()}
         self.drop(ended)
         with self._lock:
-            self._begun.difference_update(ended)
+            self._begun -= ended
 
     def still_held(self, tasks: Iterable[Task]) -> list[Task]:
         """The tasks among ``tasks`` that are still held."""

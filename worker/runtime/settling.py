@@ -1,13 +1,13 @@
-"""Settles tasks: exactly one call acks, retries or releases each task, or makes it a dead letter.
+"""Settles tasks: one call for a batch says of each task whether it is done, dead or put back.
 
 What was postponed is noted for a sweep that cannot ask Redis.
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 
 import redis
 
@@ -18,12 +18,13 @@ from ..flow import MAX_DELAY_MS, Flow, NotDue, Retry, Task
 from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import Clock
-from ..queue.replies import Put
+from ..queue.formats import SLICE
+from ..queue.replies import Settlement, Verb
 from .isolation import BatchResult, LookAgain
 from .shared import Shared
 
-#: How many calls that Redis did not confirm are kept to be sent again. Beyond that the oldest is dropped.
-MAX_UNCONFIRMED = 1000
+#: How many tasks that Redis did not confirm are kept to be sent again. Beyond that the oldest is dropped.
+MAX_UNCONFIRMED = 100_000
 #: With more postponed tasks than this, those whose time has come are removed.
 TIDY_ABOVE = 1000
 #: How many postponed tasks are kept at most: dead ones stay until this process handles them again.
@@ -93,19 +94,13 @@ def _number(seconds: float) -> float:
     return number
 
 
-@dataclass(slots=True)
-class _Call:
-    """One call of a method of `DelayQueue`."""
+#: Under what name tasks are counted; others are retried.
+COUNTED = {Verb.DONE: "done", Verb.DEAD: "dead", Verb.RELEASED: "released", Verb.FAILED: "failed"}
 
-    #: The name under which its rows are counted.
-    count: str
-    rows: list[Any]
-    write: Callable[[list[Any]], None]
-    confirmed: bool = False
-    #: The ids whose lease was lost.
-    lost: frozenset[str] = frozenset()
-    #: Why the last attempt failed.
-    error: redis.RedisError | None = None
+
+#: Of these nobody is told; and a sweep may hand these to the handler again.
+QUIET = {Verb.DONE, Verb.RELEASED}
+AT_ONCE = {Verb.DONE, Verb.RELEASED, Verb.NOT_DUE}
 
 
 class Settler:
@@ -116,154 +111,143 @@ class Settler:
         self._queue = queue
         self._clock = shared.clock
         self._counts, self._emit = shared.counts, shared.emit
-        self._unconfirmed: deque[_Call] = deque(maxlen=MAX_UNCONFIRMED)
+        #: What Redis did not confirm, and when it was sent.
+        self._unconfirmed = deque[tuple[Settlement, float]](maxlen=MAX_UNCONFIRMED)
         self._unsettled = Reminder(self._clock)
         self.postponed = Postponed(self._clock)
 
-    def settle(self, results: BatchResult) -> bool:
-        """Settle the tasks of ``results``; return whether Redis confirmed all of them."""
-        queue, flow = self._queue, self._flow
-        failed = [
-            (task._replace(failures=task.failures + 1), error) for task, error in results.failed
-        ]
-        last = [(task, error) for task, error in failed if task.failures >= flow.max_failures]
-        again = [
-            (task, error, retry_delay_ms(flow, task.failures, error))
-            for task, error in failed
-            if task.failures < flow.max_failures
-        ]
-        dead = [(task, letter.reason, letter.__cause__) for task, letter in results.dead]
-        dead += [(task, "failed too often", error) for task, error in last]
-        back = _put_back(results)
-        causes = {
-            task.id: error.__cause__ if isinstance(error, Retry) else error
-            for task, error in [*results.retries, *results.failed]
-        }
-        delayed = [row for rows in back.values() for row in rows]
-        back[Put.FAILED] = [(task, delay_ms) for task, _, delay_ms in again]
-        not_due = [task for task, _ in back[Put.NOT_DUE]]
-        put_off = [row for put, rows in back.items() if put is not Put.NOT_DUE for row in rows]
-        self.postponed.discard(task.id for task in [*results.done, *results.untouched, *not_due])
-        self._postpone([*put_off, *((task, math.inf) for task, _, _ in dead)])
-        calls = [
-            self._call("done", results.done, queue.ack),
-            *(
-                self._call(
-                    "failed" if put is Put.FAILED else "retried",
-                    rows,
-                    self._putting_back(put, causes),
-                )
-                for put, rows in back.items()
-            ),
-            self._call("released", results.untouched, queue.release),
-        ]
-        buried = self._bury(dead)
-        lost = {task_id for call in calls for task_id in call.lost}
-        for task, delay_ms in delayed:
-            if task.id not in lost:
-                self._emit(events.Retried(queue.name, task, delay_ms, causes.get(task.id)))
-        for task, error, delay_ms in again:
-            if task.id not in lost:
-                self._emit(events.Failed(queue.name, task, error, delay_ms))
-        return buried and all(call.confirmed for call in calls)
+    def settle(self, results: BatchResult, ack: Callable[[], None] | None = None) -> bool:
+        """Settle the tasks of ``results``, up to 500 in one call; return whether Redis confirmed all of them.
 
-    def _putting_back(
-        self, put: Put, causes: Mapping[str, BaseException | None]
-    ) -> Callable[[list[tuple[Task, float]]], None]:
-        """A call of `DelayQueue.retry` whose delays count from now, however often it has to be sent."""
-        decided_at = self._clock()
+        ``ack`` stands for the call, if all are done.
+        """
+        settlements, done = [*_settlements(self._flow, results)], results.done
+        self._postpone(settlements, done)
+        if settlements or len(done) > SLICE:  # otherwise they need no object each
+            settlements += [Settlement(task, Verb.DONE) for task in done]
+            done = []
+        lost, confirmed = set[str](), True
+        if settlements or done:
+            try:
+                lost = self._send(settlements, done, ack)
+            except redis.RedisError:
+                confirmed = False
+        for each in settlements:
+            if each.verb not in QUIET and each.task.id not in lost:
+                self._emit(self._event(each))
+        return confirmed
 
-        def write(rows: list[tuple[Task, float]]) -> None:
-            passed_ms = 1000 * (self._clock() - decided_at)
-            left = [(task, delay_ms - passed_ms) for task, delay_ms in rows]
-            self._queue.retry(left, put, errors=causes)
-
-        return write
-
-    def bury(self, dead: list[tuple[Task, str, BaseException | None]]) -> bool:
-        """Make tasks dead letters; return whether Redis confirmed it."""
-        self._postpone((task, math.inf) for task, _, _ in dead)
-        return self._bury(dead)
-
-    def _bury(self, dead: list[tuple[Task, str, BaseException | None]]) -> bool:
-        call = self._call("dead", dead, self._queue.dead_letter)
-        for task, reason, error in dead:
-            if task.id not in call.lost:
-                self._emit(events.Died(self._queue.name, task, reason, error))
-        return call.confirmed
+    @property
+    def has_unconfirmed(self) -> bool:
+        return bool(self._unconfirmed)
 
     def resend(self) -> None:
-        """Send unconfirmed calls again, until one fails. They settle their tasks if the lease still holds.
+        """Send what is unconfirmed again. It settles those tasks whose lease still holds.
 
-        Raises redis.ConnectionError or redis.TimeoutError if Redis still does not answer. If Redis refuses a
+        Raises redis.ConnectionError or redis.TimeoutError if Redis still does not answer. If Redis refuses the
         call, it is kept and nothing is raised, because Redis may refuse it forever.
         """
-        for _ in range(len(self._unconfirmed)):
-            try:
-                call = self._unconfirmed.popleft()
-            except IndexError:  # another thread was faster
-                return
-            if not self._send(call):
-                if isinstance(call.error, redis.ConnectionError | redis.TimeoutError):
-                    raise call.error
-                return
+        unconfirmed = list[tuple[Settlement, float]]()
+        with suppress(IndexError):
+            while True:
+                unconfirmed.append(self._unconfirmed.popleft())
+        if not unconfirmed:
+            return
+        now = self._clock()
+        # Delays count from when they were decided.
+        settlements = [
+            each._replace(delay_ms=each.delay_ms - 1000 * (now - sent_at))
+            for each, sent_at in unconfirmed
+        ]
+        try:
+            self._send(settlements)
+        except (redis.ConnectionError, redis.TimeoutError):
+            raise
+        except redis.RedisError:
+            pass
 
-    def _postpone(self, later: Iterable[tuple[Task, float]]) -> None:
-        """Note which tasks a sweep must not hand to the handler, and for how many milliseconds."""
+    def _postpone(self, settlements: Sequence[Settlement], done: Sequence[Task]) -> None:
+        """Note which tasks a sweep must not hand to the handler, and until when."""
         if self._flow.sweep is None or self._flow.without_redis != "handle":
             return
         now = self._clock()
-        for task, delay_ms in later:
-            self.postponed.add(task.id, now + delay_ms / 1000)
+        self.postponed.discard(task.id for task in done)
+        self.postponed.discard(each.task.id for each in settlements if each.verb in AT_ONCE)
+        for task, verb, delay_ms, *_ in (each for each in settlements if each.verb not in AT_ONCE):
+            self.postponed.add(task.id, math.inf if verb is Verb.DEAD else now + delay_ms / 1000)
 
-    def _call(self, count: str, rows: list[Any], write: Callable[[list[Any]], None]) -> _Call:
-        call = _Call(count, rows, write, confirmed=not rows)
-        if rows:
-            self._send(call)
-        return call
+    def _send(
+        self,
+        settlements: Sequence[Settlement],
+        done: Sequence[Task] = (),
+        ack: Callable[[], None] | None = None,
+    ) -> set[str]:
+        """Send settlements, or else what is done, and count what was settled; return the ids whose lease was lost.
 
-    def _send(self, call: _Call) -> bool:
-        """Send a call and count what it settled; return whether Redis confirmed it.
-
-        If not, the call is kept to be sent again. If the lease ends before that, the tasks are delivered again.
+        Raises redis.RedisError. What was not confirmed is then kept to be sent again; if the lease ends before that, the
+        tasks are delivered again.
         """
-        try:
-            call.write(call.rows)
-        except LeaseLost as lost:
-            # Perhaps an earlier attempt ran and only its reply was lost: Redis cannot tell the difference.
-            call.lost = frozenset(lost.ids)
-            self._counts["stale"] += len(lost.ids)
-            self._emit(events.LeaseLost(self._queue.name, lost.ids))
-            self._counts[call.count] += len(call.rows) - len(call.lost)
-        except redis.RedisError as error:
-            call.error = error
-            self._unconfirmed.append(call)
-            if self._unsettled.is_due():
-                log.warning(
-                    "not settled yet",
-                    queue=self._queue.name,
-                    verb=call.count,
-                    tasks=len(call.rows),
-                    error=described(error),
-                )
-            return False
-        else:
-            self._counts[call.count] += len(call.rows)
-        call.confirmed = True
-        return True
+        lost, sent_at = set[str](), self._clock()
+        for start in range(0, len(settlements) or 1, SLICE):
+            part = settlements[start : start + SLICE]
+            try:
+                if done:
+                    (ack or partial(self._queue.ack, done))()
+                else:
+                    self._queue.settle(part)
+            except LeaseLost as error:
+                # Perhaps an earlier attempt ran and only its reply was lost: Redis cannot tell the difference.
+                lost.update(error.ids)
+                self._counts["stale"] += len(error.ids)
+                self._emit(events.LeaseLost(self._queue.name, error.ids))
+            except redis.RedisError as error:
+                rows = [*settlements[start:], *(Settlement(task, Verb.DONE) for task in done)]
+                self._unconfirmed += [(each, sent_at) for each in rows]
+                if self._unsettled.is_due():
+                    tasks, why = len(rows), described(error)
+                    log.warning("not settled yet", queue=self._queue.name, tasks=tasks, error=why)
+                raise
+            verbs = Counter(each.verb for each in part if each.task.id not in lost)
+            if done:
+                verbs[Verb.DONE] = len(done) - len(lost)
+            for verb, count in (+verbs).items():
+                self._counts[COUNTED.get(verb, "retried")] += count
+        return lost
+
+    def _event(self, settlement: Settlement) -> events.Event:
+        task, verb, delay_ms, error, reason = settlement
+        match verb:
+            case Verb.DEAD:
+                return events.Died(self._queue.name, task, reason, error)
+            case Verb.FAILED:
+                assert error is not None
+                return events.Failed(self._queue.name, task, error, delay_ms)
+            case _:
+                return events.Retried(self._queue.name, task, delay_ms, error)
 
 
-def _put_back(results: BatchResult) -> dict[Put, list[tuple[Task, float]]]:
-    """The tasks to put back that did not fail, each with its delay in ms, by how they are put back."""
-    back: dict[Put, list[tuple[Task, float]]] = {put: [] for put in Put}
+def _settlements(flow: Flow, results: BatchResult) -> Iterator[Settlement]:
+    """How each task is settled that is not done."""
     for task, retry in results.retries:
         match retry:
             case LookAgain():
-                put = Put.LATER
+                verb = Verb.LATER
             case NotDue():
-                put = Put.NOT_DUE
+                verb = Verb.NOT_DUE
             case _:
-                put = Put.AGAIN
-        back[put].append((task, max(1.0, retry.delay_ms)))
-    back[Put.NEW] = [(task, max(1.0, new.delay_ms)) for task, new in results.rescheduled]
-    return back
+                verb = Verb.AGAIN
+        yield Settlement(task, verb, max(1.0, retry.delay_ms), retry.__cause__)
+    for task, new in results.rescheduled:
+        yield Settlement(task, Verb.NEW, max(1.0, new.delay_ms))
+    for task, error in results.failed:
+        failed = task._replace(failures=task.failures + 1)
+        if failed.failures >= flow.max_failures:
+            yield Settlement(failed, Verb.DEAD, error=error, reason="failed too often")
+        else:
+            yield Settlement(
+                failed, Verb.FAILED, retry_delay_ms(flow, failed.failures, error), error
+            )
+    for task, letter in results.dead:
+        yield Settlement(task, Verb.DEAD, error=letter.__cause__, reason=letter.reason)
+    for task in results.untouched:
+        yield Settlement(task, Verb.RELEASED)

@@ -8,6 +8,7 @@ Every ``lookahead_seconds`` a round also reads what is due soon, so that a lost 
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TypeGuard
 
 import redis
@@ -18,10 +19,10 @@ from ..flow import Due, Sweep
 from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Restored
-from .lane import Station
-from .outages import HangDetector
+from .hangs import HangDetector
+from .listed import Page, SweepReader
 from .shared import repeat
-from .waiting import MOST_LOST, LostTasks, Page, SweepReader
+from .station import Station
 from .waker import Alarm
 from .without_redis import WithoutRedis
 
@@ -31,14 +32,13 @@ SILENCE_SECONDS = 1.5
 ASK_AGAIN_SECONDS = 0.05
 #: The fraction of its turn after which a sweeper extends it.
 EXTEND_AFTER = 0.6
-#: A task is parked if it is dead or was postponed by its handler. Once it is overdue by this much, it is
-#: read only when the sweep looks ahead, instead of every round.
-PARKED_SECONDS = 10.0
-#: Records that take longer to read, in so many rounds in a row, are mostly ones that are done, and that their database
-#: cannot remove yet: a transaction holds an old snapshot, for example. Then they, too, are read only when it looks ahead.
-SLOW_SECONDS, SLOW_ROUNDS = 0.02, 2
-#: All but those that were due so shortly before: a transaction that wrote a record may have been committed since.
-SETTLED_SECONDS = 5.0
+#: A round reads what became due since the last one, and within this time before. What is overdue for longer, such as dead
+#: letters, is read when the sweep looks ahead, and when Redis may have lost something.
+WINDOW_SECONDS = 10.0
+#: Between two queries a due time seems to move by as long as a query takes.
+SLACK_SECONDS = 10.0
+#: How many lost tasks are gathered before they are read again and restored. This limits the memory used.
+MOST_LOST = 50_000
 
 
 class Sweeper:
@@ -77,16 +77,15 @@ class Sweeper:
         self._failure = Reminder(self._clock)
         #: When to read again what is due soon, and everything that is overdue.
         self._look_ahead_at = 0.0
-        #: Every task that was due by this time is parked or done, so the next round need not read it.
-        self._settled_until: float | None = None
-        #: How many rounds in a row took long to read, or skipped what took long.
-        self._slow_rounds = 0
+        #: What was due before this is known to Redis or done, but for what this process was at work on.
+        self._overdue_since: float | None = None
+        #: Whether anything was overdue since then, which Redis may lose.
+        self._any_overdue = False
         self._without_redis = WithoutRedis(station, self.hang_detector)
 
     def run(self) -> None:
         """Sweep until the worker stops."""
         repeat(self.round, self._stopping)
-        self._resign()
 
     def round(self) -> float:
         """Sweep; return in how many seconds to sweep again."""
@@ -99,7 +98,6 @@ class Sweeper:
     def sweep(self, now: float) -> None:
         """One round. ``now`` is on the monotonic clock."""
         if not self._station.gate.up:
-            self._resign()
             return
         try:
             if not self.records_answer:  # do not take the turn before they do
@@ -107,7 +105,7 @@ class Sweeper:
             self._sweep(now)
         except fatal():
             raise
-        except BaseException as error:  # whatever it is, another worker may be able to sweep
+        except BaseException as error:  # whatever it is, the next round tries again
             if self._failure.is_due():
                 if isinstance(error, Unavailable):
                     log.warning(
@@ -116,7 +114,6 @@ class Sweeper:
                 else:
                     log.exception("sweep failed", queue=self._queue.name)
             self.records_answer = False
-            self._resign()
         else:
             self.records_answer = True
             self._failure.reset()
@@ -125,7 +122,7 @@ class Sweeper:
         must_ask = (
             now >= self._ask_at
             or self._silent_since is not None
-            or self._settled_until is not None  # valid only until Redis loses something
+            or self._any_overdue  # whether Redis lost everything shows only when it is asked
             or self._station.failing
         )
         if must_ask and self._ask([]) is None:
@@ -135,115 +132,87 @@ class Sweeper:
             look_ahead = now >= self._look_ahead_at
             if look_ahead:
                 self._look_ahead_at = now + self._flow.lookahead_seconds
-                self._settled_until = None
-            self._sweep_overdue()
+                self._overdue_since, self._any_overdue = None, False
+            known_until = self._restore_lost(self._overdue_since, 0.0)
+            if known_until is not None:
+                self._overdue_since = known_until - WINDOW_SECONDS
             if look_ahead and self._my_turn and self._silent_since is None:
-                self._sweep_upcoming()
+                # Twice as far as the next round that looks ahead, so that each task is seen before it is due.
+                self._restore_lost(self._clock(), 2 * self._flow.lookahead_seconds)
 
-    def _read(self, after_seconds: float | None, before_seconds: float) -> Iterator[Page]:
+    def _read(self, since: float | None, before_seconds: float) -> Iterator[Page]:
+        """What the records list as due from a time on until so many seconds from now."""
+        after_seconds = None if since is None else since - self._clock()
         for page in self._waiting.pages(after_seconds, before_seconds):
             self.hang_detector.progress()
             yield page
 
-    def _sweep_overdue(self) -> None:
-        asked_at, all_parked = self._clock(), True
-        since, rounds = self._settled_until, self._slow_rounds + 1
-        slow = since is not None and rounds > SLOW_ROUNDS
-        lost, any_lost, held = LostTasks(since), False, self._station.renewer.held_ids()
-        for page in self._read(None if since is None else since - asked_at, 0.0):
-            found = self._look(page, held)
-            if not self._may_continue(found):
-                return
-            lost.add(page, found.lost)
-            slow = slow or page.read_at - asked_at > SLOW_SECONDS
-            if slow and rounds >= SLOW_ROUNDS and all_parked and found.parked < len(page.rows):
-                self._note_settled(asked_at + page.rows[found.parked].delay_ms / 1000)
-            if found.due or found.lost:
-                self._alarm.set()  # their wake-up may have been lost
-            if len(lost.ids) > MOST_LOST or (found.due and not found.lost):
-                # A backlog: this page is about to be claimed, and the next ones after it.
-                break
-            if lost.ids and not any_lost:
-                any_lost = any(lost.still_listed(self._read, self._clock()))
-                if not any_lost:  # a backlog, too: they were done in the meantime
-                    return
-            if all_parked and found.parked:
-                self._note_parked(page, found.parked, asked_at)
-            all_parked = all_parked and found.parked == len(page.rows)
-        else:
-            slow = slow or self._clock() - asked_at > SLOW_SECONDS
-            if slow and rounds >= SLOW_ROUNDS and all_parked:
-                self._note_settled(asked_at)
-        self._slow_rounds = rounds if slow else 0
-        self._restore(lost)
+    def _restore_lost(self, since: float | None, before_seconds: float) -> float | None:
+        """Restore the tasks that Redis lost, among those due from a time on until so many seconds from now.
 
-    def _sweep_upcoming(self) -> None:
-        lost, held = LostTasks(self._clock()), self._station.renewer.held_ids()
-        # Twice as far as the next round that looks ahead, so that each task is seen before it is due.
-        for page in self._read(0.0, 2 * self._flow.lookahead_seconds):
-            found = self._look(page, held)
-            if not self._may_continue(found):
-                return
-            lost.add(page, found.lost)
-            if len(lost.ids) > MOST_LOST:
-                self._look_ahead_at = 0.0  # so that the next round restores the others
-                break
-        self._restore(lost)
-
-    def _look(self, page: Page, held: set[str]) -> Restored | None:
-        """Ask Redis what it lost of a page, leaving out what this process works on or did when the round began.
-
-        ``held`` are the ids of those tasks, as far as the round knows them; more may be added.
+        Returns before when they are due that Redis has now or that are done; None if the round ended early.
         """
-        found = self._ask(page.rows, look_only=True)
-        if found is not None and found.lost:
-            held |= self._station.renewer.held_ids()
-            found = found._replace(lost=tuple(each for each in found.lost if each not in held))
-        return found
-
-    def _restore(self, lost: LostTasks) -> None:
-        """Restore the lost tasks that the records still list."""
-        restored = 0
-        for still in lost.still_listed(self._read, self._clock()):
-            found = self._ask(still)
+        known_until, is_overdue = self._clock(), before_seconds == 0
+        lost, last_page = set[str](), 0
+        for number, page in enumerate(self._read(since, before_seconds), 1):
+            found = self._ask(page.rows, look_only=True)
             if not self._may_continue(found):
+                return None
+            held = self._station.renewer.held_ids()
+            missing = {*found.lost} - held
+            if len(missing) < len(found.lost):
+                # Unless it is done, it is restored once it is let go.
+                first = next(due for due in page.rows if due.id in held)
+                known_until = min(known_until, page.due_at(first))
+            if missing:
+                lost |= missing
+                last_page = number
+            if is_overdue:
+                self._any_overdue = True
+                if found.due or missing:
+                    self._alarm.set()  # their wake-up may have been lost
+            # A backlog: this page is about to be claimed, and the next ones after it.
+            is_backlog = is_overdue and found.due and not missing
+            if is_backlog or len(lost) > MOST_LOST:
+                known_until = min(known_until, page.due_at(page.rows[-1]))
+                if not is_overdue:
+                    self._look_ahead_at = 0.0  # so that the next round restores the others
                 break
-            restored += len(found.lost)
+        again = self._read(since, before_seconds + SLACK_SECONDS)
+        is_done = self._restore(lost, islice(again, last_page))
+        return known_until if is_done else None
+
+    def _restore(self, lost: set[str], pages: Iterator[Page]) -> bool:
+        """Restore the lost tasks that the records still list; return whether that is done.
+
+        One that Redis does not have may have been done or cancelled after its record was read.
+        """
+        restored, is_done = 0, True
+        for page in pages:
+            if still := [due for due in page.rows if due.id in lost]:
+                found = self._ask(still)
+                if not self._may_continue(found):
+                    is_done = False
+                    break
+                restored += len(found.lost)
         if restored:
             self._counts["restored"] += restored
             self._emit(events.Restored(self._queue.name, restored))
+        return is_done
 
     def _may_continue(self, found: Restored | None) -> TypeGuard[Restored]:
         """Whether the sweep may continue with another page."""
         return not (found is None or found.paused or not found.turn or self._stopping.is_set())
 
-    def _note_parked(self, page: Page, parked: int, asked_at: float) -> None:
-        """Skip the first ``parked`` tasks of a page until the next round that looks ahead.
-
-        The sweep was called at ``asked_at``: its delays count from then at the earliest.
-        """
-        last, last_read = page.rows[parked - 1], page.read_at - PARKED_SECONDS
-        until = min(page.read_at + last.delay_ms / 1000 + 0.001, last_read)
-        if parked < len(page.rows) and asked_at + page.rows[parked].delay_ms / 1000 <= until:
-            return  # the next task, which is not parked, may be due at the same time
-        self._skip(until)
-
-    def _note_settled(self, before: float) -> None:
-        """Skip what was due ``before``, but for the latest of it, until the next round that looks ahead."""
-        self._skip(before - SETTLED_SECONDS)
-
-    def _skip(self, until: float) -> None:
-        self._settled_until = max(until, self._settled_until or until)
-
     def _sweep_without_redis(self) -> None:
         """Pass overdue tasks to the flow's own handler, until it is time to ask Redis again."""
-        until = self._clock() + self._flow.sweep_seconds
+        until = None
         for page in self._read(None, 0.0):
-            if not self._without_redis.may_continue:
+            # However long the first page took.
+            until = until or self._clock() + self._flow.sweep_seconds
+            if not self._without_redis.may_continue(until):
                 return
-            self._without_redis.handle(page)
-            if self._clock() >= until:
-                return
+            self._without_redis.handle(page, until)
 
     # -- Redis -----------------------------------------------------------------------------
 
@@ -263,12 +232,14 @@ class Sweeper:
             return None
         if self._silent_since is not None or found.new_turn:
             # Redis may have lost data, so read everything again.
-            self._silent_since = self._settled_until = None
+            self._silent_since = None
             self._look_ahead_at = 0.0
             self._without_redis.forget()
+        if found.paused:
+            self._look_ahead_at = 0.0  # nothing is watched meanwhile
         self._my_turn = found.turn
         if not found.turn:
-            self._settled_until = None  # another worker watches for losses
+            self._any_overdue = False  # another worker watches for losses
         turn_ms = EXTEND_AFTER * term_ms if found.turn else found.turn_in_ms
         self._ask_at = asked_at + turn_ms / 1000
         return found
@@ -276,13 +247,3 @@ class Sweeper:
     def _hiccups(self, now: float) -> bool:
         """Whether Redis has been silent for less than `SILENCE_SECONDS`."""
         return self._silent_since is not None and now < self._silent_since + SILENCE_SECONDS
-
-    def _resign(self) -> None:
-        if not self._my_turn:
-            return
-        self._my_turn = False
-        self._ask_at = 0.0
-        try:
-            self._queue.resign(self._worker_id)
-        except redis.RedisError as error:  # the turn ends by itself
-            log.debug("not resigned", queue=self._queue.name, error=described(error))

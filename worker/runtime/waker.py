@@ -3,7 +3,8 @@
 import itertools
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from random import random
 from typing import Any
 
 import redis
@@ -15,6 +16,9 @@ from ..queue.environment import Clock
 
 #: Longest wait for a message or the answer to a ping; how soon the thread ends.
 LISTEN_SECONDS = 5.0
+#: All workers of a queue claim when its next task is due: so many seconds apart, on average. However many there are, they
+#: send a thousand claims a second at most.
+SHARE_SECONDS = 0.001
 
 
 class Alarm:
@@ -22,10 +26,8 @@ class Alarm:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        #: Who waits, if the queue tells it when to claim; otherwise empty. See ``lua/include/wake.lua``.
-        self.claimer = b""
-        #: Whether messages of the wake channel arrive.
-        self.listens = False
+        #: How many other workers wait for the same tasks.
+        self.others = 0
         # Reentrant: a signal's handler may set it while its thread is in `wait`.
         self._changed = threading.Condition(threading.RLock())
         self._rings_at = math.inf
@@ -35,8 +37,11 @@ class Alarm:
             self._rings_at = min(self._rings_at, self._clock() + in_seconds)
             self._changed.notify_all()
 
-    def clear(self) -> None:
-        self._rings_at = math.inf
+    def clear(self) -> bool:
+        """Return whether it was set, be it for later."""
+        with self._changed:
+            was_set, self._rings_at = self._rings_at < math.inf, math.inf
+        return was_set
 
     def is_set(self) -> bool:
         return self._rings_at <= self._clock()
@@ -49,12 +54,12 @@ class Alarm:
                 self._changed.wait(left)
 
     def hear(self, message: bytes) -> None:
-        """Set the alarm if a message of the wake channel concerns it."""
-        words = message.split()
-        if not words or (words[0] == b"*" and not self.claimer):
-            self.set()
-        elif self.claimer in words:
-            self.set(int(words[words.index(self.claimer) + 1]) / 1_000_000)
+        """Set the alarm as a message of the wake channel says: something is due in so many us, or now."""
+        self.set(int(message or 0) / 1_000_000 + self.share())
+
+    def share(self, chance: Callable[[], float] = random) -> float:
+        """By how many seconds to come later than at the moment that all wait for, so that not all come at once."""
+        return SHARE_SECONDS * self.others * chance()
 
 
 class Waker:
@@ -79,8 +84,6 @@ class Waker:
             try:
                 self._listen()
             except Exception as error:  # noqa: BLE001  whatever failed, nothing is lost
-                for alarm in self._alarms.values():
-                    alarm.listens = False
                 if not (self._failing or self._stopping.is_set()):
                     advice = redis_advice(error)
                     more = {"advice": advice} if advice else {}
@@ -113,7 +116,6 @@ class Waker:
                 if message["type"] == "message":
                     self._alarms[message["channel"]].hear(message["data"])
                 else:  # subscribed: earlier messages were missed
-                    self._alarms[message["channel"]].listens = True
                     self._set_all()
 
     def _set_all(self) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from .. import events
 from ..flow import Due, NotDue, Reschedule, Retry, Task
+from .hangs import HangDetector
 from .isolation import BatchResult, handle
-from .lane import Station, handled_event
-from .outages import HangDetector
+from .listed import Page
 from .settling import Postponed, retry_delay_ms
-from .waiting import Page
+from .station import Station, handled_event
 
 
 class WithoutRedis:
@@ -38,16 +38,15 @@ class WithoutRedis:
         self._tried.clear()
         self._failures.clear()
 
-    @property
-    def may_continue(self) -> bool:
-        """Whether another page may be handled."""
+    def may_continue(self, until: float) -> bool:
+        """Whether the handler may be called now: not after ``until``, when Redis is to be asked again."""
         paused = self._station.queue.memory.paused
         if self._stopping.is_set() or paused or not self._station.gate.up:
             return False
-        return self._station.pause.allows()
+        return self._clock() < until and self._station.pause.allows()
 
-    def handle(self, page: Page) -> None:
-        """Call the handler with the tasks of a page that are due."""
+    def handle(self, page: Page, until: float) -> None:
+        """Call the handler with the tasks of a page that are due, as long as it may be called."""
         overdue = self._to_handle(page)
         if not overdue:
             return
@@ -60,7 +59,7 @@ class WithoutRedis:
             began_at = self._clock()
             # A call of the handler may take longer than reading the records.
             self._hang_detector.progress(self._flow.max_runtime_seconds)
-            return not self._stopping.is_set()
+            return self.may_continue(until)
 
         strikes = self._station.strikes
         for part in handle(self._flow, tasks, keep_going, self._clock, strikes):
@@ -86,9 +85,7 @@ class WithoutRedis:
             for due in page.rows
             if due.delay_ms <= 0
             and due.id not in held_ids
-            and not any(
-                each.covers(due.id, page.asked_at + due.delay_ms / 1000) for each in postponed
-            )
+            and not any(each.covers(due.id, page.due_at(due)) for each in postponed)
         ]
 
     def _postpone(self, results: BatchResult) -> None:

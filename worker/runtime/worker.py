@@ -9,50 +9,27 @@ from functools import partial
 import redis
 
 from .. import events
-from ..errors import UnsafeServer, described, fatal
+from ..errors import UnsafeServer, described
 from ..flow import Flow
-from ..log import Reminder, log
+from ..log import log
 from ..queue.delay_queue import DelayQueue
-from ..queue.environment import REAL, Clock, Environment
+from ..queue.environment import REAL, Environment
 from .event_log import EventLog
 from .heartbeat import Heartbeat, new_worker_id
-from .lane import Lane, ServerCheck, Station
+from .lane import Lane
 from .liveness import Liveness, Watched, WorkerHealth
-from .recurring import Recurring
 from .shared import Shared, repeat
+from .station import ServerCheck, Station
 from .sweep import Sweeper
+from .ticks import Ticks
 from .waker import Waker
 
-#: How often a flow's `tick` is called.
-TICK_SECONDS = 1.0
 #: How long a stopping worker waits for its handlers. Supervisors kill after 10 s.
 DRAIN_SECONDS = 8.0
 #: How much of that is left for settling what `Flow.finish` waited for.
 SETTLE_SECONDS = 1.0
 #: The timeout of sweeps, as a fraction of the worker's.
 SWEEP_TIMEOUT = 0.5
-
-
-class Ticks:
-    """Calls a function again and again, whatever it raises, which is logged once a minute."""
-
-    def __init__(self, name: str, tick: Callable[[], object], clock: Clock) -> None:
-        self._name = name
-        self._tick = tick
-        self._failure = Reminder(clock)
-
-    def round(self) -> float:
-        """Call it; return in how many seconds to call it again."""
-        try:
-            self._tick()
-        except fatal():
-            raise
-        except BaseException as error:  # noqa: BLE001  the application's code may raise anything
-            if self._failure.is_due():
-                log.warning("tick failed", queue=self._name, error=described(error))
-        else:
-            self._failure.reset()
-        return TICK_SECONDS
 
 
 class Worker:
@@ -133,7 +110,7 @@ class Worker:
         log.info("started", worker=self.id, queues=[each.name for each in queues])
         for station in self._stations:
             station.gate.check()
-        # These are joined; the helpers end when their connections are closed.
+        # These are joined, as they may be in the application's code; the helpers end with their connections.
         workers = [*self._handlers, *self._background()]
         threads = [*self._helpers(), *workers]
         for thread in threads:
@@ -189,8 +166,7 @@ class Worker:
         return [station for lane in self._lanes for station in lane.stations]
 
     def _add_lane(self, pool: Sequence[Flow], size: int) -> list[Watched]:
-        alone = len(pool) == 1 and not isinstance(pool[0], Recurring)
-        lane = Lane(self._shared, shares_watch=alone)
+        lane = Lane(self._shared)
         for flow in pool:
             lane.add(flow, self._client, self._server)
         self._lanes.append(lane)
@@ -217,25 +193,26 @@ class Worker:
         watched = [station.gate.hang_detector for station in self._stations]
         watched += [sweeper.hang_detector for sweeper in self._sweepers]
         heartbeat = Heartbeat(self.id, self._stations, watched, self._stopping)
-        return [
-            *(self._thread(f"sweep {each.name}", each.run) for each in self._sweepers),
-            self._thread("heartbeat", heartbeat.run),
-        ]
-
-    def _helpers(self) -> list[threading.Thread]:
-        alarms = {each.station.queue.keys.wake: each.lane.alarm for each in self._watched}
-        helpers = [
-            self._thread("waker", Waker(self._client, alarms, self._stopping).run),
-        ]
+        threads = [self._thread(f"sweep {each.name}", each.run) for each in self._sweepers]
         for station, lane, _ in self._watched:
-            helpers.append(self._thread(f"renewer {station.queue.name}", station.renewer.run))
             if station.flow.pauses is not None:
                 look = partial(station.pause.round, lane.alarm.set)
-                helpers.append(self._repeated(f"pause {station.queue.name}", look))
+                threads.append(self._repeated(f"pause {station.queue.name}", look))
             if station.flow.tick is not None:
                 ticks = Ticks(station.queue.name, station.flow.tick, self._clock)
-                helpers.append(self._repeated(f"ticks {station.queue.name}", ticks.round))
-        return helpers
+                threads.append(self._repeated(f"ticks {station.queue.name}", ticks.round))
+        return [*threads, self._thread("heartbeat", heartbeat.run)]
+
+    def _helpers(self) -> list[threading.Thread]:
+        alarms = {each.station.queue.keys.channel: each.lane.alarm for each in self._watched}
+        waker = self._thread("waker", Waker(self._client, alarms, self._stopping).run)
+        return [
+            waker,
+            *(
+                self._thread(f"renewer {each.queue.name}", each.renewer.run)
+                for each in self._stations
+            ),
+        ]
 
     def _repeated(self, name: str, run: Callable[[], float]) -> threading.Thread:
         """Runs it again and again until the worker stops."""

@@ -213,8 +213,8 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         self._count_outages()
         yield from self._counted.collect()
-        if self._health is not None:
-            flows = self._health().flows
+        flows = self._health().flows if self._health else ()
+        if flows:
             yield _gauge(
                 "worker_flow_healthy",
                 "0 if the flow is failing in this worker; 1 if it works, or waits for an outage to end.",
@@ -225,9 +225,9 @@ class Metrics(Collector):
                 "Whether the flow waits for Redis or for something that its handler needs.",
                 {flow.queue: bool(flow.outages) for flow in flows},
             )
-        yield from self._depths()
+        yield from self._depths({flow.queue for flow in flows if flow.paused})
 
-    def _depths(self) -> Iterator[Metric]:
+    def _depths(self, paused: set[str]) -> Iterator[Metric]:
         read = self._look()
         yield _gauge(
             "worker_queue_readable",
@@ -237,6 +237,8 @@ class Metrics(Collector):
         known = {queue: found for queue, found in read.items() if found is not None}
         for name, (text, place, unit) in DEPTHS.items():
             values = {queue: getattr(stats, place) / unit for queue, (stats, _) in known.items()}
+            if place == "paused":
+                values |= dict.fromkeys(paused & values.keys(), 1.0)
             yield _gauge(f"worker_queue_{name}", text, values)
         yield _gauge(
             "worker_queue_live_workers",

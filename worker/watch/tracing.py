@@ -11,7 +11,18 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from ..errors import WorkerError
-from ..flow import DeadLetter, Failed, Flow, Handler, OneAtATime, Outcome, Reschedule, Retry, Task
+from ..flow import (
+    DeadLetter,
+    Failed,
+    Flow,
+    Handler,
+    NoOp,
+    OneAtATime,
+    Outcome,
+    Reschedule,
+    Retry,
+    Task,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
@@ -140,7 +151,7 @@ def _span(tracer: Any, queue: str, tasks: Sequence[Task]) -> Iterator["Span"]:
             # Putting a task off is not an error.
             if isinstance(error, Reschedule) or _is_uncounted(error):
                 span.set_attribute("task.outcome", "later")
-            else:
+            elif not isinstance(error, NoOp):
                 _fail(span, str(error), error)
             raise
 
@@ -149,14 +160,15 @@ def _note(span: "Span", outcomes: Any) -> None:
     """Note in the span what became of the tasks that are not done. A handler may return anything."""
     if not isinstance(outcomes, Mapping):
         return
+    undone = [each for each in outcomes.values() if not isinstance(each, NoOp)]
     failed = [
         each
-        for each in outcomes.values()
+        for each in undone
         if isinstance(each, DeadLetter | Failed | Retry) and not _is_uncounted(each)
     ]
     if failed:
         _fail(span, f"{len(failed)} failed: {failed[0]}", failed[0])
-    if later := len(outcomes) - len(failed):
+    if later := len(undone) - len(failed):
         span.set_attribute("task.later_count", later)
 
 

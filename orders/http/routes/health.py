@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from orders.db.errors import MIGRATE
 from orders.errors import SchemaOutdated, StorageUnavailable
 from orders.http.auth import services
 from orders.http.routing import Routes
 from orders.http.schemas.health import HealthOut, ReadinessOut
-from orders.sql.errors import MIGRATE
 
 health = Routes("health", "Health", "For load balancers and monitoring.", prefix="")
 

@@ -7,16 +7,13 @@ from werkzeug.exceptions import BadRequest
 
 from orders import errors
 from orders.http.auth import caller, may, page, reader, replay_header, services
-from orders.http.contract import raises, sends, takes
 from orders.http.headers import origin
 from orders.http.routes.preconditions import etag, expected_versions
-from orders.http.routing import Routes
+from orders.http.routing import Routes, answers
 from orders.http.schemas.orders import (
     DeadlineIn,
     EventsOut,
     EventsQuery,
-    FeedOut,
-    FeedQuery,
     IdempotencyIn,
     OrderChangeIn,
     OrderIn,
@@ -26,7 +23,6 @@ from orders.http.schemas.orders import (
     OrderWhyOut,
 )
 from orders.order.domain import NewOrder, OrderStatus
-from orders.why import why
 
 orders = Routes(
     "orders", "Orders", "An order reserves its stock until it is paid, cancelled or expired."
@@ -34,12 +30,11 @@ orders = Routes(
 
 
 @orders.post("/orders", returns=OrderOut, status=201, scopes=["orders"])
-@raises(
+@answers(
     *(errors.KeyInFlight, errors.KeyReused, errors.MixedCurrencies, errors.OutOfStock),
-    *(errors.StockBusy, errors.TimeoutOutOfRange, errors.TooManyHeldPieces),
-    *(errors.TooManyUnpaidOrders, errors.TotalTooLarge, errors.UnknownSku),
+    *(errors.TimeoutOutOfRange, errors.TotalTooLarge, errors.UnknownSku),
+    sends=["Location", "ETag", "Idempotent-Replayed"],
 )
-@sends("Location", "ETag", "Idempotent-Replayed")
 def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
     """Place an order and reserve its stock.
 
@@ -51,7 +46,7 @@ def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
         key=header.idempotency_key,
         fingerprint=body.fingerprint(),
         quantities={item.sku: item.quantity for item in body.items},
-        origin=origin(),
+        origin=str(origin()),
         **body.model_dump(exclude={"items"}),
     )
     placed = services().orders.place(new)
@@ -64,7 +59,7 @@ def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
 
 
 @orders.get("/orders", returns=OrdersOut, scopes=["orders", "ops"])
-@raises(errors.ClientNotFound)
+@answers(errors.ClientNotFound)
 def list_orders(query: OrdersQuery) -> Any:
     """Your orders.
 
@@ -94,8 +89,7 @@ def _listed(name: str | None) -> str | None:
 
 
 @orders.get("/orders/<uuid:order_id>", returns=OrderWhyOut, scopes=["orders", "ops"])
-@raises(errors.OrderNotFound)
-@sends("ETag")
+@answers(errors.OrderNotFound, sends=["ETag"])
 def get_order(order_id: str) -> Any:
     """One order.
 
@@ -105,17 +99,18 @@ def get_order(order_id: str) -> Any:
     if order.status is not OrderStatus.UNPAID or not may("ops"):
         return order, etag(order.version)
     found = OrderWhyOut.model_validate(order)
-    found.why_unpaid = why(services(), order_id)
+    hooks, engine = services().hooks, services().engine
+    found.why_unpaid = [cause for hook in hooks.why for cause in hook(order_id, engine)]
     return found, etag(order.version)
 
 
 @orders.patch("/orders/<uuid:order_id>", returns=OrderOut, scopes=["orders"])
-@raises(
+@answers(
     *(errors.AlreadyPaid, errors.OrderCancelled, errors.OrderNotFound),
     *(errors.PreconditionFailed, errors.PreconditionRequired, errors.TimeoutOutOfRange),
+    takes=["If-Match"],
+    sends=["ETag"],
 )
-@takes("If-Match")
-@sends("ETag")
 def extend_order(order_id: str, body: OrderChangeIn) -> Any:
     """Move an unpaid order's deadline, or change any order's metadata.
 
@@ -135,7 +130,7 @@ def extend_order(order_id: str, body: OrderChangeIn) -> Any:
 
 
 @orders.get("/orders/<uuid:order_id>/events", returns=EventsOut, scopes=["orders", "ops"])
-@raises(errors.OrderNotFound)
+@answers(errors.OrderNotFound)
 def list_events(order_id: str, query: EventsQuery) -> Any:
     """What happened to an order, oldest first."""
     found = services().orders.events(
@@ -144,21 +139,8 @@ def list_events(order_id: str, query: EventsQuery) -> Any:
     return page(found, query)
 
 
-@orders.get("/events", returns=FeedOut, scopes=["orders"])
-@raises()
-def list_all_events(query: FeedQuery) -> Any:
-    """All events of your orders.
-
-    In the order of `sequence`, and complete: no event is ever added before one that was listed. If you keep
-    the `sequence` of the last event that you read from this list, you miss none, even if webhooks were lost.
-    """
-    found = services().feed.events(caller(), after_id=query.after_id, page_size=query.limit)
-    return page(found, query)
-
-
 @orders.post("/orders/<uuid:order_id>/cancel", returns=OrderOut, scopes=["orders"])
-@raises(errors.AlreadyPaid, errors.OrderNotFound)
-@sends("ETag")
+@answers(errors.AlreadyPaid, errors.OrderNotFound, sends=["ETag"])
 def cancel_order(order_id: str) -> Any:
     """Cancel an unpaid order.
 

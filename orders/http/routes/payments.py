@@ -4,8 +4,7 @@ from typing import Any
 
 from orders import errors
 from orders.http.auth import caller, page, reader, replay_header, services
-from orders.http.contract import raises, sends
-from orders.http.routing import Routes
+from orders.http.routing import Routes, answers
 from orders.http.schemas.payments import (
     PaymentIn,
     PaymentOut,
@@ -31,8 +30,7 @@ payments = Routes(
     also={202: "The money came too late, twice, or in the wrong amount: it has to be refunded."},
     scopes=["payments"],
 )
-@raises(errors.OrderNotFound, errors.ReferenceReused, errors.UnknownProvider)
-@sends("Idempotent-Replayed")
+@answers(errors.OrderNotFound, errors.ReferenceReused, sends=["Idempotent-Replayed"])
 def create_payment(order_id: str, body: PaymentIn) -> Any:
     """Report a payment.
 
@@ -48,7 +46,7 @@ def create_payment(order_id: str, body: PaymentIn) -> Any:
 @payments.get(
     "/orders/<uuid:order_id>/payments", returns=PaymentsOut, scopes=["orders", "payments", "ops"]
 )
-@raises(errors.OrderNotFound)
+@answers(errors.OrderNotFound)
 def list_payments_of_order(order_id: str, query: PaymentsOfOrderQuery) -> Any:
     """An order's payments, oldest first."""
     found = services().orders.payments_of_order(
@@ -74,21 +72,21 @@ def list_payments(query: PaymentsQuery) -> Any:
 
 
 @payments.get("/payments/<uuid:payment_id>", returns=PaymentOut, scopes=["payments"])
-@raises(errors.PaymentNotFound)
+@answers(errors.PaymentNotFound)
 def get_payment(payment_id: str) -> Any:
     """One payment."""
     return services().orders.payment(caller(), payment_id)
 
 
 @payments.post("/payments/<uuid:payment_id>/refund", returns=PaymentOut, scopes=["payments"])
-@raises(
+@answers(
     errors.AlreadyRefunded,
     errors.PaymentNotFound,
     errors.ReferenceReused,
     errors.RefundTooLarge,
     errors.WrongCurrency,
+    sends=["Idempotent-Replayed"],
 )
-@sends("Idempotent-Replayed")
 def refund_payment(payment_id: str, body: RefundIn) -> Any:
     """Record a refund that you have sent, of all or some of the money.
 

@@ -17,7 +17,7 @@ def etag(version: object) -> dict[str, str]:
     return {"ETag": f'"{version}"'}
 
 
-def expected_versions() -> frozenset[str] | None:
+def expected_versions() -> list[str] | None:
     """The versions that If-Match names; None for ``*``, any. Weak tags match nothing.
 
     Raises PreconditionRequired without the header, BadRequest if it is malformed.
@@ -30,7 +30,7 @@ def expected_versions() -> frozenset[str] | None:
         raise BadRequest('If-Match is * or a list of ETags, as "1", "2".')
     if given == "*":
         return None
-    return frozenset(tag for weak, tag in TAG.findall(given) if not weak)
+    return [tag for weak, tag in TAG.findall(given) if not weak]
 
 
 def expected() -> Expected:
@@ -40,7 +40,7 @@ def expected() -> Expected:
     """
     if "If-None-Match" not in request.headers:
         exists = "If-Match" in request.headers
-        return Expected(expected_versions() if exists else frozenset(), exists=exists or None)
+        return Expected(expected_versions() if exists else [], exists=exists or None)
     if "If-Match" in request.headers or request.headers["If-None-Match"] != "*":
         raise BadRequest("Send If-Match, or If-None-Match with *.")
-    return Expected(frozenset(), exists=False)
+    return Expected([], exists=False)

@@ -6,9 +6,8 @@ from flask import url_for
 
 from orders import errors
 from orders.http.auth import caller, page, replay_header, services
-from orders.http.contract import raises, sends, takes
 from orders.http.routes.preconditions import etag, expected
-from orders.http.routing import Routes
+from orders.http.routing import Routes, answers
 from orders.http.schemas.orders import IdempotencyIn
 from orders.http.schemas.stock import (
     AdjustmentIn,
@@ -32,8 +31,7 @@ def list_stock(query: StockQuery) -> Any:
 
 
 @stock.get("/stock/<sku>", returns=StockOut, scopes=())
-@raises(errors.SkuNotFound)
-@sends("ETag")
+@answers(errors.SkuNotFound, sends=["ETag"])
 def get_stock(sku: str) -> Any:
     """A SKU's stock and price.
 
@@ -49,15 +47,15 @@ def get_stock(sku: str) -> Any:
     also={201: "It is new. Location has its path."},
     scopes=["ops"],
 )
-@raises(
+@answers(
     errors.PreconditionFailed,
     errors.PreconditionRequired,
     errors.SkuNotFound,
     errors.StockReserved,
     errors.TimeoutOutOfRange,
+    takes=["If-Match, if it exists", "If-None-Match: *"],
+    sends=["Location", "ETag"],
 )
-@takes("If-Match, if it exists", "If-None-Match: *")
-@sends("Location", "ETag")
 def put_stock(sku: str, body: StockChangeIn) -> Any:
     """Set a SKU's stock and price, its timeout, or all of them.
 
@@ -77,7 +75,7 @@ def put_stock(sku: str, body: StockChangeIn) -> Any:
 
 
 @stock.delete("/stock/<sku>", status=204, description="It is retired.", scopes=["ops"])
-@raises(errors.SkuNotFound)
+@answers(errors.SkuNotFound)
 def retire_stock(sku: str) -> Any:
     """Retire a SKU.
 
@@ -88,8 +86,13 @@ def retire_stock(sku: str) -> Any:
 
 
 @stock.post("/stock/<sku>/adjustments", returns=AdjustmentOut, status=201, scopes=["ops"])
-@raises(errors.KeyReused, errors.SkuNotFound, errors.StockReserved, errors.StockTooLarge)
-@sends("Idempotent-Replayed")
+@answers(
+    errors.KeyReused,
+    errors.SkuNotFound,
+    errors.StockReserved,
+    errors.StockTooLarge,
+    sends=["Idempotent-Replayed"],
+)
 def create_adjustment(sku: str, header: IdempotencyIn, body: AdjustmentIn) -> Any:
     """Add to a SKU's stock or remove from it, whatever is sold meanwhile."""
     made = services().stock.adjust(
@@ -99,7 +102,7 @@ def create_adjustment(sku: str, header: IdempotencyIn, body: AdjustmentIn) -> An
 
 
 @stock.get("/stock/<sku>/adjustments", returns=AdjustmentsOut, scopes=["ops"])
-@raises(errors.SkuNotFound)
+@answers(errors.SkuNotFound)
 def list_adjustments(sku: str, query: AdjustmentsQuery) -> Any:
     """Changes of a SKU's stock that orders did not make, newest first."""
     found = services().stock.adjustments(

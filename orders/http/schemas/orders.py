@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+import re
 from operator import itemgetter
 from typing import Annotated, Any, ClassVar, Self
 
@@ -19,14 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from orders.http.schemas.paging import (
-    Instant,
-    NumberQuery,
-    Query,
-    encoded,
-    like,
-    page_of,
-)
+from orders.http.schemas.paging import Instant, NumberQuery, TimeQuery, page_of
 from orders.http.schemas.types import (
     WHOLE,
     ChangeIn,
@@ -39,33 +32,28 @@ from orders.http.schemas.types import (
     PriceOut,
     Quantity,
     QuantityOut,
-    Sequence,
     Shown,
     Sku,
     SkuOut,
     Version,
-    rfc3339,
+    text,
 )
-from orders.order.domain import CancelReason, Order, OrderStatus
-from orders.sql.statements import Position
+from orders.order.domain import CancelReason, OrderStatus
 from orders.stock.domain import MAX_INT
 
 #: How many items an order may have.
 MAX_ITEMS = 100
 #: The size of metadata, as compact JSON in UTF-8.
 MAX_METADATA_BYTES = 4096
+#: A NUL in JSON, which is escaped, unlike a backslash before the same characters.
+NUL = re.compile(r"(?<!\\)(\\\\)*\\u0000")
 
+LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
 ClientReference = Annotated[
-    str,
-    StringConstraints(
-        min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
-    ),
-    Field(description="Your own name for the order. Several may have the same.", examples=["A-17"]),
+    str, text("A-17", "Your own name for the order. Several may have the same.", LINE, 255)
 ]
 ClientName = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00]+$"),
-    Field(description="The name of the client that it belongs to.", examples=["shop"]),
+    str, text("shop", "The name of the client that it belongs to.", r"^[^\x00]+$", 100)
 ]
 Metadata = Field(
     description="Anything you want to keep with the order: up to 4 KB of compact JSON.",
@@ -81,7 +69,7 @@ def _can_be_stored(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
         raise ValueError("it has a surrogate without its other half") from error
     if size > MAX_METADATA_BYTES:
         raise ValueError(f"it has {size} bytes as JSON, and may have {MAX_METADATA_BYTES}")
-    if any("\0" in each for each in _texts(metadata)):
+    if NUL.search(text):
         raise ValueError("it has a NUL character")
     return metadata
 
@@ -137,18 +125,6 @@ class OrderIn(In):
         return f"2:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """All text in a JSON value, keys too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        yield from value
-        value = [*value.values()]
-    if isinstance(value, list):
-        for each in value:
-            yield from _texts(each)
-
-
 class DeadlineIn(In):
     """A new deadline for an unpaid order."""
 
@@ -184,15 +160,14 @@ IDEMPOTENCY_KEY = r"^[!-+\--~]([ -+\--~]*[!-+\--~])?$"
 
 IdempotencyKey = Annotated[
     str,
-    Field(
-        description="Your own name for this request: repeating it with the same key returns "
-        "the original response and does nothing a second time; another body gets 422 `key_reused`. "
-        "It lasts as long as what it made, so do not use a counter that may restart: add a date or a "
-        "random part. "
-        "Printable ASCII, no comma.",
-        examples=["cart-4711"],
+    text(
+        "cart-4711",
+        "Your own name for this request: repeating it with the same key returns the original response and does nothing "
+        "a second time; another body gets 422 `key_reused`. It lasts as long as what it made, so do not use a counter "
+        "that may restart: add a date or a random part. Printable ASCII, no comma.",
+        IDEMPOTENCY_KEY,
+        255,
     ),
-    StringConstraints(min_length=1, max_length=255, pattern=IDEMPOTENCY_KEY),
 ]
 
 
@@ -212,7 +187,7 @@ class OptionalKeyIn(BaseModel):
     idempotency_key: Annotated[IdempotencyKey | None, Field(alias="Idempotency-Key")] = None
 
 
-class OrdersQuery(Query):
+class OrdersQuery(TimeQuery):
     """Which of a client's orders."""
 
     status: OrderStatus | None = Field(
@@ -249,47 +224,19 @@ class OrdersQuery(Query):
         return self.model_dump(exclude={"limit", "cursor", "client"}, exclude_none=True)
 
     @property
-    def _sorted_by(self) -> str:
+    def list_name(self) -> str:  # type: ignore[override]
         """Newest first; among deadlines, the latest first."""
         return "created_at" if self.expires_before is None else "expires_at"
 
     @property
-    def after(self) -> Position | None:
-        """Where the page before ended. Raises BadRequest."""
-        return self.position(self._sorted_by)
-
-    def cursor_after(self, order: Order) -> str:
-        """The cursor of the page that follows this order."""
-        return encoded(f"{self._sorted_by} {rfc3339(getattr(order, self._sorted_by))} {order.id}")
+    def sorted_by(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.list_name, "id"
 
 
 class EventsQuery(NumberQuery):
     """Which of an order's events."""
 
     list_name: ClassVar[str] = "events"
-
-
-class FeedQuery(NumberQuery):
-    """Which of a client's events."""
-
-    list_name: ClassVar[str] = "event"
-    sorted_by: ClassVar[str] = "sequence"
-
-    after_sequence: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=10**18 - 1,
-            description="Only those after this one. To continue, send the sequence of the last event that you read from this list.",
-            examples=[4711],
-        ),
-        like("[0-9]{1,18}", "a whole number"),
-    ] = 0
-
-    @property
-    def after_id(self) -> int:
-        """Where the page before ended, or the caller. Raises BadRequest."""
-        return max(self.after_sequence, super().after_id or 0)
 
 
 class LineOut(Out):
@@ -367,21 +314,8 @@ class EventOut(Out):
         description="For order.created, the order as it was placed; for the others, details "
         "such as the payment or the reason.",
         examples=[{"reason": "expired"}],
+        union_mode="left_to_right",
     )
 
 
 EventsOut = page_of("EventsOut", EventOut, "A page of events, oldest first.")
-
-
-class FeedEventOut(EventOut):
-    """Something that happened to one of your orders."""
-
-    sequence: Sequence
-    order_id: Id = Field(description="The id of the order.")
-    webhook_ids: list[Id] = Field(
-        description="The webhook-id of each message about it, as long as deliveries are kept.",
-        json_schema_extra={"maxItems": 100},
-    )
-
-
-FeedOut = page_of("FeedOut", FeedEventOut, "A page of events, in their sequence.")

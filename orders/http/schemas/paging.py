@@ -11,15 +11,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    StringConstraints,
     WithJsonSchema,
     create_model,
 )
 from werkzeug.exceptions import BadRequest
 
-from orders.http.schemas.types import Out, Shown, rfc3339
-from orders.sql.ids import is_uuid
-from orders.sql.statements import Position
+from orders.db.ids import UUID
+from orders.db.statements import Position
+from orders.http.schemas.types import Out, Shown, rfc3339, text
 
 T = TypeVar("T")
 
@@ -29,7 +28,7 @@ MAX_PAGE_SIZE = 100
 MAX_CURSOR = 200
 
 #: What `rfc3339` writes.
-MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
+MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z"
 
 
 def like(pattern: str, what: str) -> BeforeValidator:
@@ -57,13 +56,10 @@ Instant = Annotated[
 
 
 # Without an example, because the documentation page would send it.
-Cursor = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=MAX_CURSOR, pattern="^[A-Za-z0-9_-]+$"),
-    Field(
-        description="The next_cursor of the previous page, with the same filters. Opaque: anything else gets 400."
-    ),
-]
+FROM_PAGE = (
+    "The next_cursor of the previous page, with the same filters. Opaque: anything else gets 400."
+)
+Cursor = Annotated[str, text(None, FROM_PAGE, "^[A-Za-z0-9_-]+$", MAX_CURSOR)]
 #: What a list returns.
 Page = Annotated[
     list[T], Field(description="The page.", json_schema_extra={"maxItems": MAX_PAGE_SIZE})
@@ -80,68 +76,66 @@ def page_of(name: str, row: type[Out], description: str) -> type[Out]:
     return create_model(name, __base__=Out, __doc__=description, __module__=__name__, **fields)
 
 
-class Query(BaseModel):
-    """What every list takes."""
+class Parameters(BaseModel):
+    """A query string."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Query(Parameters):
+    """What every list takes."""
 
     limit: Limit = PAGE_SIZE
     cursor: Cursor | None = None
 
-    def position(self, of: str) -> Position | None:
-        """Where the page before ended. Raises BadRequest for a cursor of another list."""
+    #: What its cursors begin with, and by which of a row's values it is sorted.
+    list_name: ClassVar[str]
+    sorted_by: ClassVar[tuple[str, ...]]
+
+    def _read(self, name: str, pattern: str) -> str | None:
+        """The position in a cursor of this list. Raises BadRequest."""
         if self.cursor is None:
             return None
-        word, _, position = decoded(self.cursor).partition(" ")
-        at, _, last_id = position.partition(" ")
-        if word != of or not MOMENT.fullmatch(at) or not is_uuid(last_id):
+        given, _, position = decoded(self.cursor).partition(" ")
+        if given != name or not re.fullmatch(pattern, position):
             raise BadRequest("This cursor is not from a list with these filters.")
+        return position
+
+    def cursor_after(self, row: Any) -> str:
+        """The cursor of the page that follows this row."""
+        values = (getattr(row, name) for name in self.sorted_by)
+        texts = (rfc3339(each) if isinstance(each, datetime) else str(each) for each in values)
+        return encoded(" ".join([self.list_name, *texts]))
+
+
+class TimeQuery(Query):
+    """A list sorted by a time of its rows."""
+
+    sorted_by: ClassVar[tuple[str, ...]] = ("created_at", "id")
+
+    @property
+    def after(self) -> Position | None:
+        """Where the page before ended. Raises BadRequest."""
+        found = self._read(self.list_name, f"{MOMENT} {UUID.pattern}")
+        if found is None:
+            return None
+        at, _, last_id = found.partition(" ")
         try:
             return Position(datetime.fromisoformat(at), last_id)
         except ValueError as error:
             raise BadRequest("This cursor is not one of ours.") from error
 
-    def name(self, of: str, pattern: str) -> str | None:
-        """Likewise in a list sorted by a name or a number, which matches ``pattern``."""
-        if self.cursor is None:
-            return None
-        word, _, name = decoded(self.cursor).partition(" ")
-        if word != of or not re.fullmatch(pattern, name):
-            raise BadRequest("This cursor is not from a list with these filters.")
-        return name
-
-
-class TimeQuery(Query):
-    """A list sorted by a time of its rows, whose cursors have its name."""
-
-    list_name: ClassVar[str]
-    sorted_by: ClassVar[str] = "created_at"
-
-    @property
-    def after(self) -> Position | None:
-        """Where the page before ended. Raises BadRequest."""
-        return self.position(self.list_name)
-
-    def cursor_after(self, row: Any) -> str:
-        """The cursor of the page that follows this row."""
-        return encoded(f"{self.list_name} {rfc3339(getattr(row, self.sorted_by))} {row.id}")
-
 
 class NumberQuery(Query):
-    """A list sorted by a number of its rows, likewise."""
+    """A list sorted by a number of its rows."""
 
-    list_name: ClassVar[str]
-    sorted_by: ClassVar[str] = "id"
+    sorted_by: ClassVar[tuple[str, ...]] = ("id",)
 
     @property
     def after_id(self) -> int | None:
         """Where the page before ended. Raises BadRequest."""
-        number = self.name(self.list_name, "[0-9]{1,18}")  # as a bigint holds
+        number = self._read(self.list_name, "[0-9]{1,18}")  # as a bigint holds
         return None if number is None else int(number)
-
-    def cursor_after(self, row: Any) -> str:
-        """The cursor of the page that follows this row."""
-        return encoded(f"{self.list_name} {getattr(row, self.sorted_by)}")
 
 
 def encoded(position: str | int) -> str:

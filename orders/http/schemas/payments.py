@@ -104,9 +104,11 @@ class PaymentOut(Out):
     refunded_minor: PriceOut = Field(
         description="How much was sent back, in minor units.", examples=[0]
     )
-    refunded_at: Moment | None = Field(description="When its latest refund was recorded.")
+    refunded_at: Moment | None = Field(
+        description="When its latest refund that stands was recorded."
+    )
     refund_reference: ReferenceOut | None = Field(
-        description="The provider's own name for the latest refund.", examples=["re-1"]
+        description="The provider's own name for the latest refund that stands.", examples=["re-1"]
     )
 
 

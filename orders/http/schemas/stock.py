@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Discriminator, Field, RootModel, Tag
 
-from orders.http.schemas.paging import NumberQuery, Query, encoded, page_of
+from orders.http.schemas.paging import NumberQuery, Query, page_of
 from orders.http.schemas.types import (
     SKU_PATTERN,
     WHOLE,
@@ -22,7 +22,7 @@ from orders.http.schemas.types import (
     SkuOut,
     line,
 )
-from orders.stock.domain import MAX_INT, StockItem
+from orders.stock.domain import MAX_INT
 
 OnHand = Field(
     description="How many pieces there are, including those that unpaid orders reserve.",
@@ -109,14 +109,13 @@ class AdjustmentIn(In):
 class StockQuery(Query):
     """Which SKUs."""
 
+    list_name: ClassVar[str] = "sku"
+    sorted_by: ClassVar[tuple[str, ...]] = ("sku",)
+
     @property
     def after(self) -> str | None:
         """Where the page before ended. Raises BadRequest."""
-        return self.name("sku", SKU_PATTERN)
-
-    def cursor_after(self, item: StockItem) -> str:
-        """The cursor of the page that follows this SKU."""
-        return encoded(f"sku {item.sku}")
+        return self._read(self.list_name, SKU_PATTERN)
 
 
 class AdjustmentsQuery(NumberQuery):

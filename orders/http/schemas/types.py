@@ -28,7 +28,6 @@ from pydantic_core import CoreSchema
 
 from orders.errors import SkuNotFound
 from orders.http.schemas.currencies import CURRENCIES
-from orders.order.domain import as_stored
 from orders.stock.domain import MAX_INT, MAX_MINOR
 from worker.pauses import MAX_REASON, PRINTABLE
 
@@ -39,15 +38,21 @@ MAX_IF_MATCH = 1000
 #: Matches every SKU that exists.
 SKU_PATTERN = "[A-Za-z0-9._-]{1,64}"
 #: A new SKU must not be "." or "..", which clients resolve in a URL before they send it.
-Sku = Annotated[
-    str,
-    StringConstraints(
-        min_length=1,
-        max_length=64,
-        pattern=r"^([A-Za-z0-9_-]|\.[A-Za-z0-9_-]|\.\.[A-Za-z0-9._-])[A-Za-z0-9._-]*$",
-    ),
-    Field(description="The shop's own name for what it sells.", examples=["mug"]),
-]
+NEW_SKU = r"^([A-Za-z0-9_-]|\.[A-Za-z0-9_-]|\.\.[A-Za-z0-9._-])[A-Za-z0-9._-]*$"
+
+
+def text(example: str | None, description: str, pattern: str, most: int, least: int = 1) -> Any:
+    """What a text is that matches, and has at most so many characters, to pydantic and in the document."""
+    return Field(
+        min_length=least,
+        max_length=most,
+        pattern=pattern,
+        description=description,
+        examples=None if example is None else [example],
+    )
+
+
+Sku = Annotated[str, text("mug", "The shop's own name for what it sells.", NEW_SKU, 64)]
 SKU = TypeAdapter(Sku)
 
 
@@ -74,11 +79,7 @@ Count = Annotated[int, *whole(0, "How many pieces.", ge=0, le=MAX_INT)]
 _IN_MINOR = "In the currency's minor units: {} is EUR {}."
 Amount = Annotated[int, *whole(2500, _IN_MINOR.format(2500, "25.00"), ge=1, le=MAX_MINOR)]
 Price = Annotated[int, *whole(1250, _IN_MINOR.format(1250, "12.50"), ge=0, le=MAX_MINOR)]
-Currency = Annotated[
-    str,
-    StringConstraints(min_length=3, max_length=3, pattern=r"^[A-Z]{3}$"),
-    Field(description="ISO 4217", examples=["EUR"]),
-]
+Currency = Annotated[str, text("EUR", "ISO 4217", "^[A-Z]{3}$", 3, least=3)]
 
 
 def _known(currency: str) -> str:
@@ -93,16 +94,11 @@ PriceCurrency = Annotated[
 ]
 Provider = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=50, pattern=r"^[A-Za-z0-9._-]+$", to_lower=True),
-    Field(description="Who took the money, in lower or upper case.", examples=["bank"]),
+    text("bank", "Who took the money, in lower or upper case.", "^[A-Za-z0-9._-]+$", 50),
+    StringConstraints(to_lower=True),
 ]
-Reference = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=255, pattern=r"^[!-~]+$"),
-    Field(
-        description="The provider's own name for it: unique, printable ASCII.", examples=["tx-1"]
-    ),
-]
+NAMED_BY_PROVIDER = "The provider's own name for it: unique, printable ASCII."
+Reference = Annotated[str, text("tx-1", NAMED_BY_PROVIDER, "^[!-~]+$", 255)]
 
 
 class Shown:
@@ -200,6 +196,18 @@ def _to_the_millisecond(moment: datetime) -> datetime:
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
+def _as_stored(moment: datetime) -> datetime:
+    """A moment in UTC, as it is stored.
+
+    Raises ValueError for one that has no year from 1 to 9999 there: it could be stored, and not read.
+    """
+    try:
+        utc = moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("it is not in the years 1 to 9999, in UTC") from error
+    return _to_the_millisecond(utc)
+
+
 #: A moment in a body, rounded down to the millisecond.
 MomentIn = Annotated[
     AwareDatetime, BeforeValidator(_timestamp), AfterValidator(_to_the_millisecond)
@@ -214,7 +222,7 @@ Deadline = Annotated[
 ]
 PaidAt = Annotated[
     MomentIn,
-    AfterValidator(as_stored),
+    AfterValidator(_as_stored),
     Field(
         strict=False,
         description="When the money was taken, by the provider's clock.",

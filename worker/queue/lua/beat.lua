@@ -3,24 +3,18 @@
 -- include: clock
 -- KEYS[1] heard    zset  worker id -> time of its last beat, ms
 -- KEYS[2] workers  hash  worker id -> details, JSON
--- KEYS[3] claims   zset  claimer -> end of the leases that its latest claim gave, ms
--- KEYS[4] waiting  zset  claimer -> when it claims next, ms
 -- ARGV[1] now_ms   ARGV[2] worker id   ARGV[3] details, JSON   ARGV[4] forget_ms
 --
 -- Returns how many workers were heard from within the last minute.
 --
--- A beat costs the same however many workers there are: each forgets more than it adds. The first write is a
--- ZREMRANGEBYSCORE, because a server whose memory is full checks only the first.
+-- A beat costs the same however many workers there are: each forgets more than it adds. The first write is a ZREM,
+-- because a server whose memory is full checks only the first.
 
 local FORGOTTEN = 10
 local silent_since = now - tonumber(ARGV[4])
-redis.call('ZREMRANGEBYSCORE', claims, '-inf', silent_since)
-redis.call('ZREMRANGEBYSCORE', waiting, '-inf', silent_since)
 local silent = redis.call('ZRANGEBYSCORE', heard, '-inf', silent_since, 'LIMIT', 0, FORGOTTEN)
-if #silent > 0 then
-  redis.call('ZREM', heard, unpack(silent))
-  redis.call('HDEL', workers, unpack(silent))
-end
+redis.call('ZREM', heard, '', unpack(silent))
+redis.call('HDEL', workers, '', unpack(silent))
 redis.call('HSET', workers, ARGV[2], ARGV[3])
 redis.call('ZADD', heard, now, ARGV[2])
 return redis.call('ZCOUNT', heard, now - 60000, '+inf')

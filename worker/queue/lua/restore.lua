@@ -1,6 +1,6 @@
 -- Put back the tasks that the application's records say are waiting and that Redis lost.
 --
--- include: clock, attempts, late_lease, wake
+-- include: clock, attempts, late_lease, due, wake
 -- KEYS[1] scheduled  zset    task id -> due time, ms
 -- KEYS[2] leased     zset    task id -> lease expiry, ms
 -- KEYS[3] letters    hash    task id -> why it is dead
@@ -8,17 +8,16 @@
 -- KEYS[5] payloads   hash    task id -> opaque bytes
 -- KEYS[6] paused     string  present while the queue is paused
 -- KEYS[7] sweeper    string  end of the turn in ms, a space, id of the worker that sweeps
--- KEYS[8] waiting    zset    claimer -> when it claims next, ms
--- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] worker id ('': regardless of turns)   ARGV[4] term_ms
--- ARGV[5] '1': restore them; '': only look
--- ARGV[6..] id, delay_ms, payload ('' is none), ...
+-- KEYS[8] channel    channel of messages for those who wait
+-- ARGV[1] now_ms   ARGV[2] worker id ('': regardless of turns)   ARGV[3] term_ms
+-- ARGV[4] '1': restore them; '': only look
+-- ARGV[5..] id, delay_ms, payload ('' is none), ...
 --
--- Returns {turn, turn_in_ms, paused, due, parked, id, ...}: the ids that were lost and are restored; if it
+-- Returns {turn, turn_in_ms, paused, due, id, ...}: the ids that were lost and are restored; if it
 -- only looks, those that it would restore or bring forward
 --   turn    0: it is another worker's turn for turn_in_ms more, and nothing is done; 1: it is the caller's;
 --           2: the caller has only just got it, so Redis may have lost data before
 --   due     how many are scheduled and already due, so about to be claimed
---   parked  how many rows at the beginning are dead, or were postponed by their handler or backoff
 --
 -- Leased and dead tasks stay where they are. A scheduled task is only ever brought forward: its score is too
 -- late if this server's clock was behind, or was set back. A task that was postponed stays if it was due when its
@@ -35,31 +34,31 @@
 local SLACK_MS = 100
 redis.call('ZREM', scheduled, '')
 local turn = 1
-if ARGV[3] ~= '' then
-  local term = tonumber(ARGV[4])
+if ARGV[2] ~= '' then
+  local term = tonumber(ARGV[3])
   local ends, worker = string.match(redis.call('GET', sweeper) or '', '^(%d+) (.*)$')
   ends = tonumber(ends or 0)
-  if worker ~= ARGV[3] then
+  if worker ~= ARGV[2] then
     -- A turn that ends later than any turn given now was given before the clock was set back.
-    if ends > now and ends <= now + term then return {0, ends - now, redis.call('EXISTS', paused), 0, 0} end
+    if ends > now and ends <= now + term then return {0, ends - now, redis.call('EXISTS', paused), 0} end
     turn = 2
   end
-  redis.call('SET', sweeper, whole(now + term) .. ' ' .. ARGV[3])
+  redis.call('SET', sweeper, whole(now + term) .. ' ' .. ARGV[2])
 end
-if redis.call('EXISTS', paused) == 1 then return {turn, 0, 1, 0, 0} end
+if redis.call('EXISTS', paused) == 1 then return {turn, 0, 1, 0} end
 
-local look_only, was_next = ARGV[5] == '', next_due()
-local reply, overdue, parked, all_parked = {turn, 0, 0, 0, 0}, 0, 0, true
-for i = 6, #ARGV, 3 do
-  local id, due, payload, is_parked = ARGV[i], now + tonumber(ARGV[i + 1]), ARGV[i + 2], false
+local look_only, was_next = ARGV[4] == '', next_due()
+local reply = {turn, 0, 0, 0}
+for i = 5, #ARGV, 3 do
+  local id, due, payload = ARGV[i], now + tonumber(ARGV[i + 1]), ARGV[i + 2]
   local score = tonumber(redis.call('ZSCORE', scheduled, id) or nil)
   if score and score <= now then
-    overdue = overdue + 1
+    reply[4] = reply[4] + 1
   elseif score then
     local kept = redis.call('HGET', tokens, id)
     local postponed_at = kept and score - attempts_in(kept, '0').span
-    is_parked = postponed_at and postponed_at <= now and due <= postponed_at + SLACK_MS
-    if not is_parked and due < score - SLACK_MS then
+    local is_postponed = postponed_at and postponed_at <= now and due <= postponed_at + SLACK_MS
+    if not is_postponed and due < score - SLACK_MS then
       if look_only then
         reply[#reply + 1] = id
       else
@@ -68,18 +67,13 @@ for i = 6, #ARGV, 3 do
     end
   elseif redis.call('ZSCORE', leased, id) then
     shorten_lease(id) -- otherwise it is left to its worker
-  elseif redis.call('HEXISTS', letters, id) == 1 then
-    is_parked = true
-  else
+  elseif redis.call('HEXISTS', letters, id) == 0 then
     if not look_only then
       if payload ~= '' then redis.call('HSET', payloads, id, payload) end
       redis.call('ZADD', scheduled, due, id)
     end
     reply[#reply + 1] = id
   end
-  all_parked = all_parked and is_parked
-  if all_parked then parked = parked + 1 end
 end
 wake_if_due_before(was_next)
-reply[4], reply[5] = overdue, parked
 return reply

@@ -1,14 +1,14 @@
 -- Put tasks on the schedule.
 --
--- include: clock, attempts, wake
+-- include: clock, attempts, due, wake
 -- KEYS[1] scheduled  zset  task id -> due time, ms
 -- KEYS[2] leased     zset  task id -> lease expiry, ms
 -- KEYS[3] letters    hash  task id -> why it is dead
 -- KEYS[4] payloads   hash  task id -> opaque bytes
 -- KEYS[5] tokens     hash  task id -> token of its lease, and a record of its attempts
--- KEYS[6] waiting    zset  claimer -> when it claims next, ms
--- ARGV[1] now_ms   ARGV[2] wake channel
--- ARGV[3..] id, due, payload ('' is none), ...; due is
+-- KEYS[6] channel    channel of messages for those who wait
+-- ARGV[1] now_ms
+-- ARGV[2..] id, due, payload ('' is none), ...; due is
 --   '1700000000000'  a time, ms
 --   '+5000.25'       a delay, ms, from now; '+-5000' is overdue
 --
@@ -19,7 +19,7 @@
 
 local was_next = next_due()
 local answers, earliest = {}, math.huge
-for i = 3, #ARGV, 3 do
+for i = 2, #ARGV, 3 do
   local id, payload = ARGV[i], ARGV[i + 2]
   local delay = string.match(ARGV[i + 1], '^%+(.+)')
   -- Rounded up, so that the delay is never too short.

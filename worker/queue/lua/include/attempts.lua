@@ -9,8 +9,7 @@
 --   deliveries   how often its lease expired
 --   attempts     how many attempts came before
 --   claimed      when it was claimed, ms, while it is leased; else 0
---   notes        ' cancelled' if it is to be dropped instead of put back; ' error=', and why it was put back, with no
---                space in it. What another release appends is kept.
+--   error        why it was put back, with no space in it; '' if nothing was wrong
 
 -- As long as a token: Redis searches a hash of short values from the start, which made claims twice as slow.
 local NOBODY = string.rep('-', 64)
@@ -19,30 +18,22 @@ local function whole(number) return string.format('%.0f', number) end
 
 local function attempts_in(kept, due)
   local state = {
-    span = 0, due = due, appointment = due, failures = 0, deliveries = 0, attempts = 0, claimed = 0, notes = '',
+    span = 0, due = due, appointment = due, failures = 0, deliveries = 0, attempts = 0, claimed = 0, error = '',
   }
   if kept then
-    local span, first, appointment, failures, deliveries, attempts, claimed, notes =
-      string.match(kept, '^v1 (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)(.*)$', 65)
+    local span, first, appointment, failures, deliveries, attempts, claimed, error =
+      string.match(kept, '^v1 (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S*)', 65)
     if span then
       state.span, state.due, state.appointment = tonumber(span), first, appointment
       state.failures, state.deliveries, state.attempts = tonumber(failures), tonumber(deliveries), tonumber(attempts)
-      state.claimed, state.notes = tonumber(claimed), notes
+      state.claimed, state.error = tonumber(claimed), error
     end
   end
   return state
 end
 
--- The notes with this error, '' for none, instead of the last one.
-local function noted(notes, error)
-  notes = string.gsub(notes, ' error=%S*', '')
-  return error == '' and notes or notes .. ' error=' .. error
-end
-
-local function is_cancelled(state) return string.find(state.notes .. ' ', ' cancelled ', 1, true) end
-
 local function kept_as(token, state)
   if token == NOBODY then state.claimed = 0 end
   return token .. 'v1 ' .. whole(state.span) .. ' ' .. state.due .. ' ' .. state.appointment .. ' ' .. state.failures
-    .. ' ' .. state.deliveries .. ' ' .. state.attempts .. ' ' .. whole(state.claimed) .. state.notes
+    .. ' ' .. state.deliveries .. ' ' .. state.attempts .. ' ' .. whole(state.claimed) .. ' ' .. state.error
 end

@@ -1,23 +1,15 @@
-local function is_leased(kept) return kept and string.sub(kept, 1, 1) ~= '-' end -- dashes mean that nobody holds it
-
--- Returns the ids that are held with this token; the others, whose lease was lost; the positions of the held
--- ones in ids; and the value kept for each id. A script writes only for the ids that are held.
-local function held_by(token, ids)
-  local held, lost, at = {}, {}, {}
-  local kept = redis.call('HMGET', tokens, unpack(ids))
-  for n, value in ipairs(kept) do
-    if is_leased(value) and string.sub(value, 1, 64) == token then
-      held[#held + 1], at[#at + 1] = ids[n], n
+-- Which of the tasks at these places of ARGV are held by a token: their ids, and what is kept for each. Notes the ids
+-- of the others, whose lease was lost. A script writes only for what is held.
+local function held_by(token, first, last, lost)
+  local held, records, n = {}, {}, 0
+  for i, kept in ipairs(redis.call('HMGET', tokens, unpack(ARGV, first, last))) do
+    local id = ARGV[first + i - 1]
+    if kept and token ~= NOBODY and string.sub(kept, 1, 64) == token then
+      n = n + 1
+      held[n], records[n] = id, kept
     else
-      lost[#lost + 1] = ids[n]
+      lost[#lost + 1] = id
     end
   end
-  return held, lost, at, kept
-end
-
--- Every step-th of ARGV, from first on.
-local function column(first, step)
-  local values = {}
-  for i = first, #ARGV, step do values[#values + 1] = ARGV[i] end
-  return values
+  return held, records
 end

@@ -1,0 +1,1 @@
+"""A client's events, in a sequence whose readers miss none."""

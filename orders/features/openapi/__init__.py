@@ -1,0 +1,1 @@
+"""The API's description, and a page that shows it."""

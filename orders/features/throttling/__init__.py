@@ -1,0 +1,1 @@
+"""Keeps one caller, one slow sender or one popular SKU from taking what all share."""

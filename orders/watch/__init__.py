@@ -1,1 +1,0 @@
-"""What watches the service: doctor, metrics and traces."""

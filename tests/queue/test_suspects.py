@@ -1,0 +1,246 @@
+"""Deaths and lost replies: what counts as a delivery, and how the task that kills is found."""
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import redis
+
+from tests.kit.engine import Clock
+from tests.kit.queue_state import state
+from tests.kit.queue_steps import never_sent, one, reply_lost
+from tests.queue.conftest import REAL
+from worker import DelayQueue, Task
+from worker.queue.scripted import ScriptedQueue
+
+
+@pytest.fixture
+def other(client: redis.Redis, queue: DelayQueue) -> DelayQueue:
+    """The same queue in another worker."""
+    return DelayQueue(client, queue.name)
+
+
+# -- suspects ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("limit", "few"), [(1, 1), (3, 1), (4, 2), (99, 9), (100, 10), (2000, 44)])
+def test_a_few_are_the_root_of_the_limit(queue: DelayQueue, limit: int, few: int) -> None:
+    queue.schedule_many((f"{n}", 1000, b"") for n in range(2000))
+    queue.claim(2000, 100, now_ms=1000)
+    assert len(queue.claim(limit, 100, now_ms=1100).tasks) == few
+
+
+def test_a_suspect_of_two_deaths_waits_while_one_is_alone(queue: DelayQueue) -> None:
+    queue.schedule_many([("1 killer", 1000, b""), ("2 innocent", 1001, b"")])
+    queue.claim(9, 100, now_ms=1001)
+    queue.claim(9, 100, now_ms=1101)
+    queue.schedule("fresh", 1000)
+    killer = one(queue, 1201, lease_ms=1000)
+    assert killer.id == "1 killer"
+    assert one(queue, 1201).id == "fresh"  # whoever dies now, the innocent is not held
+    assert queue.claim(9, 100, now_ms=1202).next_in_ms is not None
+    queue.ack([killer])
+    innocent = one(queue, 1301)
+    assert (innocent.id, innocent.deliveries) == ("2 innocent", 2)
+
+
+@pytest.mark.parametrize("killer", ["a killer", "z killer"])
+@pytest.mark.parametrize("kills_after_ms", [0, 20, 50, 90])
+def test_a_killer_buries_no_suspect_that_takes_long(
+    queue: DelayQueue, killer: str, kills_after_ms: int
+) -> None:
+    """One worker with threads for all, which is started again at once. The innocent take ten leases."""
+    names = [killer, *(f"i{n}" for n in range(6))]
+    queue.schedule_many((name, 1000, b"") for name in names)
+    queue.claim(9, 100, now_ms=1000)
+    queue.claim(99, 100, now_ms=1100)
+    held: dict[str, tuple[Task, int]] = {}
+    done: dict[str, int] = {}
+    for now in range(1200, 9000, 10):
+        if killer in held and now >= held[killer][1] + kills_after_ms:
+            held.clear()
+        for task, began in [*held.values()]:
+            if now >= began + 1000:
+                queue.ack([task])
+                done[task.id] = held.pop(task.id)[0].deliveries
+            elif (now - began) % 30 == 0 and now > began:
+                queue.extend([task], 100, now_ms=now)
+        for task in queue.claim(1, 100, now_ms=now).tasks:
+            assert task.deliveries < 5 or task.id == killer
+            if task.deliveries < 5:
+                held[task.id] = task, now
+            else:
+                queue.dead_letter([(task, "delivered too often", None)], now_ms=now)
+        if len(done) == 6:
+            break
+    assert state(queue)["letters"].keys() == {killer}
+    assert done.keys() == {*names} - {killer}
+    assert now < 1200 + 6 * 1000, "they did not wait for one another"
+
+
+def test_a_killer_buries_no_task_of_its_workers_other_threads(queue: DelayQueue) -> None:
+    """Four threads claim one task each, and all die with the killer as soon as it is claimed."""
+    queue.schedule_many((name, 1000, b"") for name in ("killer", "i0", "i1", "i2"))
+    now, most = 1000, 0
+    for _death in range(9):
+        tasks = [task for _ in range(4) for task in queue.claim(1, 100, now_ms=now).tasks]
+        for task in tasks:
+            if task.id != "killer":
+                most = max(most, task.deliveries)
+                if "killer" not in {each.id for each in tasks}:
+                    queue.ack([task])
+            elif task.deliveries == 5:
+                queue.dead_letter([(task, "delivered too often", None)], now_ms=now)
+        now += 300
+    assert state(queue)["dead"] == ["killer"]
+    assert most <= 2
+    assert set(state(queue)) == {"dead", "letters", "tokens", "alone"}
+
+
+@pytest.mark.parametrize("killers", [{"250"}, {"000"}, {"499"}, {"100", "101", "400"}])
+def test_a_killers_neighbors_get_two_deliveries_at_most(
+    queue: DelayQueue, killers: set[str]
+) -> None:
+    queue.schedule_many((f"{n:03}", 1000, b"") for n in range(500))
+    deaths, now = 0, 1000
+    deliveries: dict[str, int] = {}
+    while len(deliveries) < 500 or state(queue).get("leased"):
+        tasks = queue.claim(500, 100, now_ms=now).tasks
+        deliveries |= {task.id: task.deliveries for task in tasks}
+        given_up = [task for task in tasks if task.deliveries >= 5]
+        queue.dead_letter([(task, "kills", None) for task in given_up], now_ms=now)
+        handled = [task for task in tasks if task.deliveries < 5]
+        if killers & {task.id for task in handled}:
+            deaths += 1
+            now += 100
+        else:
+            queue.ack(handled)
+    assert {*state(queue)["dead"]} == {*state(queue)["tokens"]} == killers
+    assert max(times for task_id, times in deliveries.items() if task_id not in killers) <= 2
+    assert deaths <= 1 + 4 * len(killers)
+
+
+# -- lost replies --------------------------------------------------------------------------
+
+
+def test_a_claim_is_asked_again_until_it_is_answered(queue: DelayQueue, other: DelayQueue) -> None:
+    queue.schedule_many((f"{n:04}", 900 + n, b"x") for n in range(2500))
+    theirs = other.claim(500, 10_000, now_ms=9000).tasks
+    with reply_lost(queue):
+        queue.claim(2000, 10_000, now_ms=9000)
+    with never_sent(queue):
+        queue.claim(2000, 10_000, now_ms=9000)
+    with reply_lost(queue, redis.ResponseError):  # as of a replica, after a failover
+        queue.claim(2000, 10_000, now_ms=9000)
+    queue.schedule("older", 1)
+    tasks = queue.claim(3, 10_000, now_ms=9001).tasks
+    assert [task.id for task in tasks] == ["0500", "0501", "0502"], "the first that it leased"
+    after = state(queue)
+    assert after["leased"] == {
+        **{task.id: 19_000 for task in theirs},
+        **{task.id: 19_001 for task in tasks},
+    }
+    assert after["scheduled"] == {"older": 1, **{f"{n:04}": 900 + n for n in range(503, 2500)}}
+    assert queue.claim(1, 10_000, now_ms=9002).tasks[0].id == "2499", "another claim"
+
+
+@pytest.mark.parametrize("pauses", [True, False])
+def test_what_a_lost_claim_leased_is_put_back_if_nothing_may_be_claimed(
+    queue: DelayQueue, other: DelayQueue, *, pauses: bool
+) -> None:
+    queue.schedule("a", 1000)
+    with reply_lost(queue):
+        queue.claim(1, 100, now_ms=1000)
+    if pauses:
+        queue.pause()
+        assert queue.claim(1, 100, now_ms=1050).paused
+        queue.resume()
+    else:
+        queue.give_back()
+    assert one(other, 1200).deliveries == 0
+
+
+@pytest.mark.parametrize("server", REAL, indirect=True, scope="session")
+def test_a_lost_reply_costs_the_same_in_a_long_queue(
+    client: redis.Redis, queue: DelayQueue, other: DelayQueue
+) -> None:
+    queue.schedule_many((f"{n:04}", 1000, b"") for n in range(6000))
+    while other.claim(2000, 10_000, now_ms=1000).tasks:
+        pass
+    queue.schedule("a", 1000)
+    with reply_lost(queue):
+        queue.claim(1, 10_000, now_ms=1001)
+    client.config_resetstat()
+    assert one(queue, 1002).id == "a"
+    stats: Any = client.info("commandstats")
+    assert stats["cmdstat_hmget"]["calls"] == 1
+
+
+def test_who_has_claimed_nothing_for_an_hour_is_forgotten(
+    client: redis.Redis, queue: DelayQueue, other: DelayQueue
+) -> None:
+    queue.schedule("a", 1000)
+    queue.ack([one(queue, 1000, 100)])
+    assert not other.claim(1, 100, now_ms=3_601_099).tasks
+    assert client.zrange(queue.keys.claims, 0, -1) == [queue.memory.claimer.encode()]
+    assert not other.claim(1, 100, now_ms=3_601_100).tasks
+    assert not client.exists(queue.keys.claims)
+
+
+def test_a_claim_that_redis_refused_was_not_lost(queue: DelayQueue) -> None:
+    with reply_lost(queue, redis.ResponseError):
+        queue.claim(1, 100, now_ms=1000)
+    queue.claim(1, 100, now_ms=1000)
+    assert state(queue) == {}
+
+
+# -- outages -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(queue: DelayQueue, other: DelayQueue) -> Clock:
+    """The clock of the workers, in seconds."""
+    clock = Clock()
+    queue.environment = other.environment = clock.environment
+    return clock
+
+
+def fail(queue: DelayQueue, error: type[redis.RedisError] = redis.ConnectionError) -> None:
+    """A call that Redis does not answer, or refuses."""
+    with patch.object(ScriptedQueue, "_run", side_effect=error("no")), pytest.raises(error):
+        queue.claim(1, 1, now_ms=0)
+
+
+@pytest.mark.parametrize("error", [redis.ConnectionError, redis.ReadOnlyError])
+def test_an_outage_is_no_death(
+    queue: DelayQueue, clock: Clock, error: type[redis.RedisError]
+) -> None:
+    queue.schedule("a", 1000)
+    task = one(queue, 1000)
+    fail(queue, error)
+    clock.move(20)
+    assert queue.claim(9, 10_000, now_ms=21_000).tasks == []
+    queue.extend([task], 10_000, now_ms=21_100)
+
+
+def test_a_server_whose_clock_is_set_forward_is_no_death(queue: DelayQueue, clock: Clock) -> None:
+    queue.schedule("a", 1000)
+    task = one(queue, 1000, lease_ms=10_000)
+    queue.memory.server_ahead_ms = 1000 - 1000 * clock.now
+    assert queue.claim(9, 10_000, now_ms=16_000).tasks == []
+    queue.memory.server_ahead_ms += 15_000  # as this claim has shown
+    assert queue.claim(9, 10_000, now_ms=16_000).tasks == []
+    clock.move(4)
+    queue.extend([task], 10_000, now_ms=20_000)
+    clock.move(2)
+    assert queue.claim(9, 10_000, now_ms=22_000).tasks == []
+
+
+@pytest.mark.parametrize("seconds", [0.9, 3.3])
+def test_a_short_silence_spares_nobody(queue: DelayQueue, clock: Clock, seconds: float) -> None:
+    queue.schedule("a", 1000)
+    one(queue, 1000)
+    fail(queue)
+    clock.move(seconds)
+    [task] = queue.claim(9, 10_000, now_ms=5000).tasks
+    assert task.deliveries == 1

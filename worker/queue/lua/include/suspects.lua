@@ -1,0 +1,45 @@
+-- A task whose lease expired may have killed its worker. Such suspects are claimed a few at a time, and alone from the
+-- second time on, so that a task that kills its worker is isolated from the others: until it has outlived a lease, no other
+-- such suspect begins. `alone` is the one that was claimed alone last.
+
+local ALONE_MS = 100
+local MOST_SUSPECTS = 100
+
+-- Whether a suspect that must be alone has to wait for another such suspect. That one may be about to kill
+-- its worker, and with it every task that the worker holds. It has not if its lease was extended a whole lease
+-- after it was claimed. Whoever waits is tried again a little later.
+local function must_wait(id)
+  local other = redis.call('GET', alone)
+  if not other or other == id then return false end
+  local until_ms = tonumber(redis.call('ZSCORE', leased, other) or nil)
+  local state = attempts_in(redis.call('HGET', tokens, other), '0')
+  local is_new = until_ms and until_ms < state.claimed + 2 * state.span
+  if not (is_new and until_ms > now and state.deliveries > 1) then return false end
+  redis.call('ZREM', leased, id)
+  redis.call('ZADD', leased, now + ALONE_MS, id)
+  return true
+end
+
+-- Returns suspects that expired for the first time, in order, or one that must be alone: the one that was claimed
+-- last, because a task that kills its worker soon was claimed after those that have been running for longer.
+local function suspects(few, has_payloads)
+  local expired = redis.call('ZRANGEBYSCORE', leased, '-inf', now, 'LIMIT', 0, MOST_SUSPECTS)
+  local found, last, ids, states = {}, nil, {}, {}
+  for i, kept in ipairs(redis.call('HMGET', tokens, unpack(expired))) do
+    local state = attempts_in(kept, whole(now))
+    found[i] = state
+    if state.deliveries > 0 and (not last or state.claimed > found[last].claimed) then last = i end
+  end
+  for i, id in ipairs(fitting({unpack(expired, 1, few)}, has_payloads)) do
+    local state = found[i]
+    local is_alone = state.deliveries > 0
+    if #ids == 0 or not (is_alone or states[1].deliveries > 1) then
+      if not (is_alone and must_wait(id)) then
+        if is_alone then id, state = expired[last], found[last] end
+        state.deliveries, state.attempts = state.deliveries + 1, state.attempts + 1
+        ids[#ids + 1], states[#states + 1] = id, state
+      end
+    end
+  end
+  return ids, states
+end
