@@ -98,7 +98,12 @@ def limited() -> list[Flow]:
     return frail(lease_seconds=2, max_runtime_seconds=1)
 
 
-def slow() -> list[Flow]:
+def frail_beside_slow() -> list[Flow]:
+    """Two flows in lanes of their own, with short leases."""
+    return [*frail(), *slow(lease_seconds=1)]
+
+
+def slow(lease_seconds: float = 4) -> list[Flow]:
     """Takes as many seconds for each task as its payload says, and then writes it down."""
     client = connect(os.environ["REDIS_URL"])
 
@@ -106,7 +111,7 @@ def slow() -> list[Flow]:
         time.sleep(float(task.payload))
         note(client, [task])
 
-    return [Flow(name="slow", handler=one_at_a_time(work), lease_seconds=4)]
+    return [Flow(name="slow", handler=one_at_a_time(work), lease_seconds=lease_seconds)]
 
 
 def dependent() -> list[Flow]:

@@ -436,13 +436,15 @@ class Machine(RuleBasedStateMachine):
         return suspects
 
     def must_wait(self, task_id: str) -> bool:
-        """Whether another suspect is alone at this time, and has not outlived a lease yet."""
+        """Whether another suspect is alone at this time, and has not lived for long enough yet."""
         other = self.known.get(self.alone or "")
         return (
             other is not None
             and self.alone != task_id
             and other.place == "leased"
-            and self.now < other.at < other.tried.claimed + 2 * other.tried.span
+            and self.now < other.at
+            and other.at
+            < other.tried.claimed + (0.7 + 0.3 * other.tried.deliveries) * other.tried.span
             and other.tried.deliveries > 1
         )
 

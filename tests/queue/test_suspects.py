@@ -78,6 +78,25 @@ def test_a_killer_buries_no_suspect_that_takes_long(
     assert now < 1200 + 6 * 1000, "they did not wait for one another"
 
 
+def test_two_deaths_without_a_killer_hold_the_others_up_for_thirds_of_a_lease(
+    queue: DelayQueue,
+) -> None:
+    """Twelve tasks that take five leases, and a thread for each."""
+    queue.schedule_many((f"{n}", 1000, b"") for n in range(12))
+    queue.claim(200, 900, now_ms=1000)
+    queue.claim(200, 900, now_ms=1900)
+    held: dict[str, tuple[Task, int]] = {}
+    for now in range(2800, 12_000, 10):
+        for task, began in held.values():
+            if (now - began) % 300 == 0 and now > began:
+                queue.extend([task], 900, now_ms=now)
+        for task in queue.claim(1, 900, now_ms=now).tasks:
+            held[task.id] = task, now
+        if len(held) == 12:
+            break
+    assert now < 2800 + 12 * 400
+
+
 def test_a_killer_buries_no_task_of_its_workers_other_threads(queue: DelayQueue) -> None:
     """Four threads claim one task each, and all die with the killer as soon as it is claimed."""
     queue.schedule_many((name, 1000, b"") for name in ("killer", "i0", "i1", "i2"))

@@ -300,6 +300,29 @@ def test_a_task_that_kills_its_worker_is_quarantined_alone(
     assert letter.story["deliveries"] == 5
 
 
+def test_a_killer_buries_no_task_of_another_flow(redis_client: redis.Redis, start: Start) -> None:
+    """One worker, which is started again at once. The innocent one takes three leases."""
+    frail, slow = DelayQueue(redis_client, "frail"), DelayQueue(redis_client, "slow")
+    frail.schedule("killer", 1)
+    slow.schedule("innocent", 1, b"3")
+    for queue in (frail, slow):  # that died with another worker, twice
+        for now in (100, 200):
+            assert queue.claim(9, 1, now_ms=now).tasks
+    workers = [start("frail_beside_slow")]
+
+    def ended() -> bool:
+        if not workers[-1].running():
+            workers.append(start("frail_beside_slow"))
+        return all(queue.stats().scheduled == queue.stats().leased == 0 for queue in (frail, slow))
+
+    wait_until(ended, "both to be done or dead")
+    assert len(workers) > 3, "more died of it"
+    assert [letter.id for letter in frail.dead()] == ["killer"]
+    assert slow.dead() == []
+    [row] = handled(redis_client)
+    assert (row["id"], row["deliveries"]) == ("innocent", 2)
+
+
 def test_a_poison_task_among_a_thousand_dies_alone(
     redis_client: redis.Redis, start: Start, tmp_path: Path
 ) -> None:

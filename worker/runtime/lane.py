@@ -15,7 +15,7 @@ from operator import attrgetter
 import redis
 
 from .. import events
-from ..errors import UnsafeServer
+from ..errors import Unavailable, UnsafeServer
 from ..flow import DeadLetter, Flow, Task
 from ..queue.connection import Line
 from ..queue.delay_queue import DelayQueue
@@ -23,7 +23,7 @@ from ..queue.formats import SLICE
 from ..queue.replies import Claim
 from .gate import Gate
 from .hangs import HangDetector
-from .isolation import BatchResult, handle
+from .isolation import BatchResult, LookAgain, handle
 from .renewal import HeldTasks
 from .shared import Shared
 from .station import ServerCheck, Station, handled_event
@@ -155,10 +155,19 @@ class Lane:
 
     def _handle(self, batch: Batch) -> Batch | None:
         """Handle and settle a batch; return the next one if that came at once."""
-        station, flow = batch.station, batch.station.flow
         tasks = self.bury_undeliverable(batch)
         if not tasks:
             return None
+        with self._shared.suspects.running(batch.station.flow.name, tasks[0].deliveries) as begins:
+            if begins:
+                return self._work_on(batch, tasks)
+        waits = Unavailable("another queue's task runs, which this worker may die of")
+        later = [(task, LookAgain(task, waits)) for task in tasks]
+        batch.station.settler.settle(BatchResult(retries=[*later]))
+        return None
+
+    def _work_on(self, batch: Batch, tasks: list[Task]) -> Batch | None:
+        station, flow = batch.station, batch.station.flow
         results, settled = BatchResult(), True
 
         def keep_going(next_tasks: Sequence[Task]) -> bool:

@@ -2,7 +2,8 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from .. import events
@@ -19,6 +20,33 @@ def repeat(run: Callable[[], float], stopping: threading.Event) -> None:
         pass
 
 
+class Suspects:
+    """Runs tasks that two workers may have died of beside those of their own queue alone, which `claim.lua` keeps apart.
+
+    So a task that kills its worker buries none that takes long in another queue of the same worker.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = Counter[str]()
+
+    @contextmanager
+    def running(self, queue: str, deliveries: int) -> Iterator[bool]:
+        """Yields whether a task that was delivered so often before may begin."""
+        if deliveries < 2:  # noqa: PLR2004  as in suspects.lua
+            yield True
+            return
+        with self._lock:
+            begins = not self._running.keys() - {queue}
+            self._running[queue] += begins
+        try:
+            yield begins
+        finally:
+            with self._lock:
+                self._running[queue] -= begins
+                self._running += Counter()  # removes those of which none is left
+
+
 @dataclass(frozen=True, slots=True)
 class Shared:
     """One of these is passed to every part."""
@@ -29,6 +57,7 @@ class Shared:
     stopping: threading.Event = field(default_factory=threading.Event)
     #: Tasks so far by what became of them.
     counts: Counter[str] = field(default_factory=Counter)
+    suspects: Suspects = field(default_factory=Suspects)
     #: Runs a function in a new thread of this name.
     start: Callable[[str, Callable[[], None]], object] = _start
 

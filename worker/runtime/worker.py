@@ -71,7 +71,7 @@ class Worker:
         self.counts: Counter[str] = Counter()
         emit = events.Listeners([EventLog(self._clock), *listeners])
         self._stopping = threading.Event()
-        self._shared = Shared(emit, environment, self._stopping, self.counts, self._start)
+        self._shared = Shared(emit, environment, self._stopping, self.counts, start=self._start)
         self._crash: BaseException | None = None
 
         pools = _pools(flows)

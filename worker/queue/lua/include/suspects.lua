@@ -1,19 +1,20 @@
 -- A task whose lease expired may have killed its worker. Such suspects are claimed a few at a time, and alone from the
--- second time on, so that a task that kills its worker is isolated from the others: until it has outlived a lease, no other
--- such suspect begins. `alone` is the one that was claimed alone last.
+-- second time on, so that a task that kills its worker is isolated from the others: until it has lived for a while, no
+-- other such suspect begins. `alone` is the one that was claimed alone last.
 
 local ALONE_MS = 100
 local MOST_SUSPECTS = 100
 
 -- Whether a suspect that must be alone has to wait for another such suspect. That one may be about to kill
--- its worker, and with it every task that the worker holds. It has not if its lease was extended a whole lease
--- after it was claimed. Whoever waits is tried again a little later.
+-- its worker, and with it every task that the worker holds. It is not if its lease, which is extended after each
+-- third, was extended once after two deliveries, and once more for each other: two deaths in a row may be no task's
+-- fault, and before the last delivery it is a whole lease. Whoever waits is tried again a little later.
 local function must_wait(id)
   local other = redis.call('GET', alone)
   if not other or other == id then return false end
   local until_ms = tonumber(redis.call('ZSCORE', leased, other) or nil)
   local state = attempts_in(redis.call('HGET', tokens, other), '0')
-  local is_new = until_ms and until_ms < state.claimed + 2 * state.span
+  local is_new = until_ms and until_ms < state.claimed + (0.7 + 0.3 * state.deliveries) * state.span
   if not (is_new and until_ms > now and state.deliveries > 1) then return false end
   redis.call('ZREM', leased, id)
   redis.call('ZADD', leased, now + ALONE_MS, id)
