@@ -168,7 +168,7 @@ def working(roles: Roles, valkey: Valkey, client: redis.Redis, *late: Order) -> 
         database_url=roles.service,
         redis_url=valkey.url,
         max_failures=1,
-        door_freeze_after_seconds=0,
+        door_freeze_after_seconds=0,  # <freezes/>
     )
     services = bootstrap(settings)
     try:
