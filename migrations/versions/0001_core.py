@@ -178,8 +178,6 @@ CREATE INDEX ix_order_events_cancelled_expires ON order_events (client_id, expir
   WHERE type = 'order.cancelled';
 CREATE INDEX ix_order_events_ended_reference
   ON order_events (client_reference, client_id, type, order_id) WHERE client_reference IS NOT NULL;
-CREATE INDEX ix_order_events_expired ON order_events (at)
-  WHERE type = 'order.cancelled' AND key_id IS NULL;
 CREATE TABLE stops (
   id uuid NOT NULL,
   client_id uuid,

@@ -266,13 +266,6 @@ sa.Index(
     *order_events.c["client_reference", "client_id", "type", "order_id"],
     postgresql_where=HAS_REFERENCE,
 )
-# The latest cancellations that nobody's API key asked for. Those of a batch have one time, so PostgreSQL keeps one
-# index entry for many.
-sa.Index(
-    "ix_order_events_expired",
-    order_events.c.at,
-    postgresql_where=sa.text("type = 'order.cancelled' AND key_id IS NULL"),
-)
 
 # Which queues are paused. Redis may lose a pause; a worker asks here: see `worker.records.pauses`.
 queue_pauses = sa.Table(

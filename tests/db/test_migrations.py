@@ -92,7 +92,7 @@ def test_migrations_make_what_the_models_say(engine: sa.Engine, config: Config) 
     command.upgrade(config, "head")
     assert schema(engine) == wanted
     assert any(table["checks"] for table in wanted.values())
-    assert "expired" in repr(wanted["order_events"]["indexes"])
+    assert "order.cancelled" in repr(wanted["order_events"]["indexes"])
 
 
 def test_several_migrators_at_once_migrate_once(database_url: str) -> None:

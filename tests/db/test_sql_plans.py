@@ -857,7 +857,7 @@ def fill_expired(shop: Shop) -> None:
         connection.execute(
             sa.update(order_events)
             .where(order_events.c.order_id == sa.bindparam("for_id"), order_events.c.place == 0)
-            .values(data={"reason": "expired"}, at=moment),
+            .values(data={"reason": "expired"}, at=moment, expires_at=moment),
             [
                 {
                     "for_id": row.order_id,

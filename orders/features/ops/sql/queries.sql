@@ -42,13 +42,24 @@ WHERE id = ANY (ARRAY(SELECT order_id FROM page))
 ORDER BY expires_at, id;
 
 -- name: list_latest
--- The orders that expired last, within a day, and how late they were cancelled.
+-- The orders that expired last, within a day, and how late they were cancelled: among the last that were cancelled of
+-- whoever placed the 500 newest orders. An index of all cancellations by their time would make expiring 4% slower.
 -- :most    bigint
 -- returns  id, client, client_reference, status, total_minor, currency, expires_at, late_ms, ago_ms
-WITH page AS (
-    SELECT order_id, expires_at, at FROM order_events
-    WHERE type = 'order.cancelled' AND key_id IS NULL AND data ->> 'reason' = 'expired'  -- without a key: for the index
-      AND at > statement_timestamp() - interval '1 day'
+WITH clients AS MATERIALIZED (
+    SELECT DISTINCT client_id AS id FROM (
+        SELECT client_id FROM orders WHERE id > uuid '00000000-0000-0000-0000-000000000000' ORDER BY id DESC LIMIT 500
+    ) AS newest
+),
+page AS MATERIALIZED (
+    SELECT order_id, expires_at, at FROM clients CROSS JOIN LATERAL (
+        SELECT order_id, expires_at, at, key_id, data FROM order_events
+        WHERE type = 'order.cancelled'
+          AND client_id BETWEEN clients.id AND clients.id  -- see list_newest.sql
+          AND (client_id, expires_at) <= (clients.id, statement_timestamp())  -- not those whose deadline is to come
+        ORDER BY client_id DESC, expires_at DESC, order_id DESC LIMIT 4 * :most::bigint
+    ) AS ended
+    WHERE key_id IS NULL AND data ->> 'reason' = 'expired' AND at > statement_timestamp() - interval '1 day'
     ORDER BY at DESC LIMIT :most::bigint
 )
 SELECT id, (SELECT name FROM api_clients WHERE api_clients.id = orders.client_id) AS client, client_reference,
