@@ -57,7 +57,7 @@ free-port:
 N ?= auto
 PYTEST = $(BIN)/python -m pytest -q -n $(N) --dist worksteal --durations 10
 TESTS = $(if $(FEATURE),tests/$(FEATURE))
-test: $(VENV)/installed ## Run the tests for every promise, in minutes; FEATURE=freezes, LEVEL=postgres for some
+test: $(VENV)/installed ## Run the tests for every promise, in minutes; FEATURE=order, LEVEL=postgres for some
 	$(PYTEST) -m 'not slow$(if $(LEVEL), and $(LEVEL))' $(TESTS)
 
 test-all: $(VENV)/fuzz ## Run all tests, at length: every fault, the browser, long races, generated requests

@@ -67,7 +67,7 @@ MISTAKES = [
     Mistake("not says('spares') and first_lease_end() <= now", "first_lease_end() <= now", "claim"),
     Mistake("state.deliveries, state.attempts =", "local _, _ =", "claim"),
     Mistake("if has_leases then shorten_late_leases() end", "", "claim"),
-    Mistake("if there % 2 == 1 then limit = 0 end", "", "claim"),
+    Mistake("if is_paused then limit = 0 end", "", "claim"),
     Mistake("if #ids < limit then", "do", "claim"),
     Mistake("if suspect then break end", "", "claim"),
     Mistake("if suspect and i > 1 then break end", "", "claim"),

@@ -12,7 +12,7 @@ import redis
 from devtools.valkey import Valkey
 from tests.kit.length import quick_first
 from tests.kit.queue_state import attempts, state
-from tests.kit.queue_steps import reply_lost
+from tests.kit.queue_steps import one, reply_lost
 from tests.queue.conftest import REAL
 from worker import Cancelled, DelayQueue, Due, Task, UnsafeServer, connect
 from worker.queue.replies import Verb
@@ -113,6 +113,18 @@ def test_with_memory_full_due_and_orphaned_tasks_are_claimed(
         with reply_lost(queue):
             queue.claim(9, 10, now_ms=1020)
         assert [task.deliveries for task in queue.claim(9, 10, now_ms=1030).tasks] == [2]
+
+
+def test_with_memory_full_a_suspect_waits_for_another(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    queue.schedule_many([("1 killer", 1000, b""), ("2 innocent", 1001, b"")])
+    queue.claim(9, 100, now_ms=1001)
+    queue.claim(9, 100, now_ms=1101)
+    queue.schedule("fresh", 1000)
+    assert one(queue, 1201, lease_ms=1000).id == "1 killer"
+    with full(client):
+        assert one(queue, 1201).id == "fresh"
 
 
 def test_with_memory_full_a_pause_ends(client: redis.Redis, queue: DelayQueue) -> None:

@@ -13,7 +13,7 @@ WITH cancelled AS (
     RETURNING order_id, client_id, expires_at, version, client_reference, kept_until,
         date_trunc('milliseconds', clock_timestamp()) AS at
 ),
-stock AS (                                          -- always conflicts, and so reads each row once it is locked
+stock AS (                                          -- an UPDATE, as all rows exist, of values read under their locks
     INSERT INTO stock_items (sku, on_hand, reserved, price_minor, currency)
     SELECT sku, quantity, quantity, 0, '' FROM order_items
     WHERE order_id = ANY (ARRAY(SELECT order_id FROM cancelled)) ORDER BY sku COLLATE "C"

@@ -13,7 +13,7 @@
 --
 -- An order ends only by the DELETE of its row of `unpaid_orders`, here or in pay.sql or cancel.sql: once, so none is
 -- both paid and cancelled. One that is locked, by a payment for example, is skipped. One that was changed since this
--- statement began is compared with the conditions again, as it is when it is locked.
+-- statement began is compared with the conditions again (READ COMMITTED), as it is when it is locked.
 WITH given AS MATERIALIZED (
     SELECT unnest(:ids::uuid[]) AS order_id
 ),
@@ -33,7 +33,7 @@ cancelled AS (
     RETURNING order_id, client_id, expires_at, version, client_reference,
         (SELECT date_trunc('milliseconds', clock_timestamp())) AS at  -- one for all, who are locked by then
 ),
-stock AS (                                          -- always conflicts, and so reads each row once it is locked
+stock AS (                                          -- an UPDATE, as all rows exist, of values read under their locks
     INSERT INTO stock_items (sku, on_hand, reserved, price_minor, currency)
     SELECT sku COLLATE "C", sum(quantity), sum(quantity), 0, '' FROM order_items
     WHERE order_id = ANY (ARRAY(SELECT order_id FROM cancelled))

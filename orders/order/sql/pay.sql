@@ -60,7 +60,7 @@ paid AS (
     DELETE FROM unpaid_orders WHERE order_id = ANY (ARRAY(SELECT order_id FROM payment WHERE reason IS NULL))
     RETURNING order_id, expires_at, version, client_reference, kept_until
 ),
-stock AS (                                          -- always conflicts, and so reads each row once it is locked
+stock AS (                                          -- an UPDATE, as all rows exist, of values read under their locks
     INSERT INTO stock_items (sku, on_hand, reserved, price_minor, currency)
     SELECT sku, quantity, quantity, 0, '' FROM order_items
     WHERE order_id = ANY (ARRAY(SELECT order_id FROM paid)) ORDER BY sku COLLATE "C"

@@ -27,7 +27,7 @@ adjusted AS (
     ON CONFLICT DO NOTHING
     RETURNING *
 ),
-stock AS (                                          -- always conflicts, and so reads the row once it is locked
+stock AS (                                          -- an UPDATE, as the row exists, of what is read under its lock
     INSERT INTO stock_items (sku, on_hand, price_minor, currency) SELECT sku, 0, 0, '' FROM adjusted
     ON CONFLICT (sku) DO UPDATE SET on_hand = stock_items.on_hand + :delta::integer
 )

@@ -35,9 +35,9 @@ local function says(word) return string.find(ARGV[7], word, 1, true) end
 
 -- Three questions in one call: a key that is named several times counts as often.
 local there = redis.call('EXISTS', paused, payloads, payloads, leased, leased, leased, leased)
-local has_leases, has_payloads = there >= 4, there % 4 >= 2
+local is_paused, has_payloads, has_leases = there % 2 == 1, there % 4 >= 2, there >= 4
 
-if there % 2 == 0 and deadline and now > deadline then return {0, now, 0} end
+if not is_paused and deadline and now > deadline then return {0, now, 0} end
 local ids, states, dues = {}, {}, {}
 
 -- Takes what a claim with this token has leased. What is more than the limit is put back: that may be lower now, or 0.
@@ -108,9 +108,9 @@ local function next_moment()
   return math.min(has_leases and not says('spares') and first_lease_end() or math.huge, next_due() or math.huge)
 end
 
-if there % 2 == 1 then limit = 0 end
+if is_paused then limit = 0 end
 if says('again') then take_again() end
-if limit == 0 then return {there % 2, now, -1} end
+if limit == 0 then return {is_paused and 1 or 0, now, -1} end
 
 local rank
 if #ids == 0 and has_leases and not says('spares') and first_lease_end() <= now then

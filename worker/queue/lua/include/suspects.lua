@@ -6,9 +6,9 @@ local ALONE_MS = 100
 local MOST_SUSPECTS = 100
 
 -- Whether a suspect that must be alone has to wait for another such suspect. That one may be about to kill
--- its worker, and with it every task that the worker holds. It is not if its lease, which is extended after each
--- third, was extended once after two deliveries, and once more for each other: two deaths in a row may be no task's
--- fault, and before the last delivery it is a whole lease. Whoever waits is tried again a little later.
+-- its worker, and with it every task that the worker holds. It is not if its lease was extended, after a third of it:
+-- once at two deliveries, as two deaths may be no task's fault, and once more for each further one. Whoever waits is
+-- tried again a little later.
 local function must_wait(id)
   local other = redis.call('GET', alone)
   if not other or other == id then return false end
@@ -16,7 +16,7 @@ local function must_wait(id)
   local state = attempts_in(redis.call('HGET', tokens, other), '0')
   local is_new = until_ms and until_ms < state.claimed + (0.7 + 0.3 * state.deliveries) * state.span
   if not (is_new and until_ms > now and state.deliveries > 1) then return false end
-  redis.call('ZREM', leased, id)
+  redis.call('ZREM', leased, id) -- first: a server whose memory is full refuses a ZADD as the first write
   redis.call('ZADD', leased, now + ALONE_MS, id)
   return true
 end
