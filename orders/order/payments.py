@@ -47,7 +47,8 @@ class Payments(Reads):
         rows, answered_at = [*statement(sql, **values, key_id=KEY_ID.get())], monotonic()
         if rows:
             self._hooks.tell([values["client_id"]], sql)
-        if rows and getattr(rows[0], "was_kept", False):
+        # Not getattr with a default: for a column that is not there, SQLAlchemy writes a whole error.
+        if rows and "was_kept" in rows[0]._fields and rows[0].was_kept:
             for hook in self._hooks.after_change:
                 hook(sql, values["order_id"])
         return rows, answered_at

@@ -109,7 +109,8 @@ class OrderService(Payments):
         min_ms, max_ms = (None, None) if new.timeout_seconds else self._timeouts.bounds_ms
         of = ("client_id", "key", "fingerprint", *NO_DETAILS)
         values: dict[str, Any] = {name: getattr(new, name) for name in of}
-        values |= {"skus": [*new.quantities], "quantities": [*new.quantities.values()]}
+        values["skus"] = [*new.quantities]
+        values["quantities"] = array_of(map(str, new.quantities.values()))
         values |= {"timeout_ms": timeout_ms, "min_ms": min_ms, "max_ms": max_ms}
         try:
             rows, placed_at = self._change(sql, SQL.place, **values, random=random_part())
