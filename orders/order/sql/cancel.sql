@@ -5,7 +5,7 @@
 -- :key_id     uuid  of the API key that it is done with, or null
 -- returns     an order, was_kept
 --
--- An order ends only by the DELETE of its row of `unpaid_orders`: whoever deleted it ended the order.
+-- An unpaid order ends only when its row in `unpaid_orders` is deleted: whoever deletes it ended the order.
 WITH cancelled AS (
     DELETE FROM unpaid_orders
     WHERE order_id = :order_id::uuid
@@ -13,7 +13,7 @@ WITH cancelled AS (
     RETURNING order_id, client_id, expires_at, version, client_reference, kept_until,
         date_trunc('milliseconds', clock_timestamp()) AS at
 ),
-stock AS (                                          -- an UPDATE, as all rows exist, of values read under their locks
+stock AS (                                          -- in effect an UPDATE, of rows read under their locks: all exist
     INSERT INTO stock_items (sku, on_hand, reserved, price_minor, currency)
     SELECT sku, quantity, quantity, 0, '' FROM order_items
     WHERE order_id = ANY (ARRAY(SELECT order_id FROM cancelled)) ORDER BY sku COLLATE "C"

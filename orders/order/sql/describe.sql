@@ -9,8 +9,8 @@
 -- :origin            text
 -- returns            id
 --
--- Details may be about a person. They decide nothing, and are the only part of an order that changes. Lists look for
--- the reference in the row of an unpaid order, and in the terminal event of one that has ended.
+-- Details may be about a person and decide nothing. In `orders` only they change. Lists look for the reference in the
+-- row of an unpaid order, and in the terminal event of one that has ended.
 --
 -- No row: there is no such order, or it has another version, or it ended after this statement had begun: then it is
 -- neither unpaid nor has ended, and only the next statement sees how.

@@ -1,19 +1,19 @@
 -- Cancel those of a batch of orders that are unpaid past their deadline.
 --
 -- :ids        uuid[]
--- :not_after  timestamptz  the latest that the clock can show, unless it jumped; null: unknown
--- :in_detail  boolean      whether the orders that were cancelled are asked for
+-- :not_after  timestamptz  the latest time that the clock can show unless it jumped; null: unknown
+-- :in_detail  boolean      whether to return a row for each cancelled order
 -- returns     kind, id, number, origin
 --
 -- Rows, by kind:
---   client     a client whose orders this statement cancelled; number: how many
---   cancelled  one of those orders, in detail; number: how late it was, in ms
---   left       an order that it left; number: in how many ms to look at it again, because it expires then, or what
---              stops or keeps it ends. 0 or less: it was locked, most likely by a payment. Null: it is not unpaid
+--   client     a client whose orders were cancelled; number: how many
+--   cancelled  a cancelled order; number: how late it was, in ms
+--   left       an order that was not cancelled; number: in how many ms to look at it again. 0 or less: it was locked,
+--              most likely by a payment. Null: it is not unpaid
 --
--- An order ends only by the DELETE of its row of `unpaid_orders`, here or in pay.sql or cancel.sql: once, so none is
--- both paid and cancelled. One that is locked, by a payment for example, is skipped. One that was changed since this
--- statement began is compared with the conditions again (READ COMMITTED), as it is when it is locked.
+-- An unpaid order ends only when its row in `unpaid_orders` is deleted, here or in pay.sql or cancel.sql: once, so none
+-- is both paid and cancelled. A locked row is skipped. A row that changed after this statement began is checked again
+-- once it is locked (READ COMMITTED).
 WITH given AS MATERIALIZED (
     SELECT unnest(:ids::uuid[]) AS order_id
 ),
@@ -33,7 +33,7 @@ cancelled AS (
     RETURNING order_id, client_id, expires_at, version, client_reference,
         (SELECT date_trunc('milliseconds', clock_timestamp())) AS at  -- one for all, who are locked by then
 ),
-stock AS (                                          -- an UPDATE, as all rows exist, of values read under their locks
+stock AS (                                          -- in effect an UPDATE, of rows read under their locks: all exist
     INSERT INTO stock_items (sku, on_hand, reserved, price_minor, currency)
     SELECT sku COLLATE "C", sum(quantity), sum(quantity), 0, '' FROM order_items
     WHERE order_id = ANY (ARRAY(SELECT order_id FROM cancelled))

@@ -1,7 +1,7 @@
 -- Record a payment for a client's own order, and the order as paid if it is unpaid.
 --
--- Money that comes too late, twice or in the wrong amount is to be refunded. No row: there is no such order. A payment
--- of nulls: its reference is known, or it is lost.
+-- Money that is late, paid twice, or the wrong amount is recorded as due for a refund. No row: there is no such order.
+-- A row of nulls: nothing was written, because the reference is known or `lost` is true.
 --
 -- :payment_id    uuid         of the new payment
 -- :order_id      uuid
@@ -11,15 +11,15 @@
 -- :amount_minor  bigint
 -- :currency      text
 -- :paid_at       timestamptz  by the provider's clock, or null
--- :otherwise     text         the reason if the order ended after this statement had begun: lost, to write nothing, and
---                             run it again; or what the money is due back for
+-- :otherwise     text         the reason if the order ended after this statement had begun: 'lost' writes nothing, so that
+--                             it can be run again; any other is why a refund is due
 -- :key_id        uuid         of the API key that it is done with, or null
 -- returns        a payment, lost, was_kept
 --
--- An order is paid only by the DELETE of its row of `unpaid_orders`, which expire.sql and cancel.sql delete to cancel it.
--- A row is deleted once, so no order is both paid and cancelled. `open` locks it, and waits if another statement has: if
--- that one deletes it, `open` is empty, and the money is due back. Why is in the terminal event, which only statements
--- that begin later see. Of an order that has ended, the order itself is locked, so that its events are in commit order.
+-- An unpaid order ends only when its row in `unpaid_orders` is deleted: here as paid, in expire.sql and cancel.sql as
+-- cancelled. A row is deleted once, so no order is both. `open` waits for the row's lock; if whoever held it deleted the
+-- row, `open` is empty and the money is due back. The reason is in the terminal event, which only statements that begin
+-- later can see. If the order has ended, `orders` is locked instead, so that its events are in commit order.
 WITH own AS (
     SELECT id AS order_id, total_minor, currency FROM orders
     WHERE id = :order_id::uuid
@@ -60,7 +60,7 @@ paid AS (
     DELETE FROM unpaid_orders WHERE order_id = ANY (ARRAY(SELECT order_id FROM payment WHERE reason IS NULL))
     RETURNING order_id, expires_at, version, client_reference, kept_until
 ),
-stock AS (                                          -- an UPDATE, as all rows exist, of values read under their locks
+stock AS (                                          -- in effect an UPDATE, of rows read under their locks: all exist
     INSERT INTO stock_items (sku, on_hand, reserved, price_minor, currency)
     SELECT sku, quantity, quantity, 0, '' FROM order_items
     WHERE order_id = ANY (ARRAY(SELECT order_id FROM paid)) ORDER BY sku COLLATE "C"

@@ -27,7 +27,7 @@ adjusted AS (
     ON CONFLICT DO NOTHING
     RETURNING *
 ),
-stock AS (                                          -- an UPDATE, as the row exists, of what is read under its lock
+stock AS (                                          -- in effect an UPDATE, of a row read under its lock: it exists
     INSERT INTO stock_items (sku, on_hand, price_minor, currency) SELECT sku, 0, 0, '' FROM adjusted
     ON CONFLICT (sku) DO UPDATE SET on_hand = stock_items.on_hand + :delta::integer
 )

@@ -42,8 +42,8 @@ WHERE id = ANY (ARRAY(SELECT order_id FROM page))
 ORDER BY expires_at, id;
 
 -- name: list_latest
--- The orders that expired last, within a day, and how late they were cancelled: among the last that were cancelled of
--- whoever placed the 500 newest orders. An index of all cancellations by their time would make expiring 4% slower.
+-- The latest orders to expire in the last day, and how late each was cancelled. Only clients who placed one of the 500
+-- newest orders are searched: an index of all cancellations by time would make expiring 4% slower.
 -- :most    bigint
 -- returns  id, client, client_reference, status, total_minor, currency, expires_at, late_ms, ago_ms
 WITH clients AS MATERIALIZED (
