@@ -134,9 +134,8 @@ ORDER BY created_at DESC LIMIT 1;
 -- :last_at    timestamptz  where the page before ended
 -- :last_id    uuid
 -- :page_size  bigint
--- returns     id, endpoint_id, client_id, provider, client, webhook_id, body, created_at, status, note
-SELECT id, endpoint_id,
-    (SELECT client_id FROM provider_endpoints e WHERE e.id = m.endpoint_id) AS client_id,
+-- returns     id, provider, client, webhook_id, body, created_at, status, note
+SELECT id,
     (SELECT provider FROM provider_endpoints e WHERE e.id = m.endpoint_id) AS provider,
     (SELECT name FROM api_clients
         WHERE id = (SELECT client_id FROM provider_endpoints e WHERE e.id = m.endpoint_id)) AS client,

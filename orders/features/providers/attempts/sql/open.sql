@@ -11,7 +11,7 @@
 -- :for_ms     bigint   how long it may last
 -- :most_ms    bigint   for how long attempts may keep an order past its deadline
 -- :most_open  bigint   how many attempts of an order may be open
--- returns     id, order_id, client_id, provider, reference, opened_at, ends_at, settled_at, outcome, is_elsewhere,
+-- returns     id, order_id, provider, reference, opened_at, ends_at, settled_at, outcome, is_elsewhere,
 --             is_unpaid, ending, is_full, ms
 --
 -- No row: there is no such order. Nulls: nothing was opened; whether the payment of this reference is another order's,
@@ -71,7 +71,7 @@ kept AS (                                           -- of the row as it is once 
         FROM opened CROSS JOIN asked))
     WHERE order_id = ANY (ARRAY(SELECT order_id FROM opened))
 )
-SELECT opened.id, opened.order_id, opened.client_id, opened.provider, opened.reference, opened.opened_at,
-    opened.ends_at, opened.settled_at, opened.outcome, asked.is_elsewhere, asked.is_unpaid, asked.ending,
+SELECT opened.id, opened.order_id, opened.provider, opened.reference, opened.opened_at, opened.ends_at,
+    opened.settled_at, opened.outcome, asked.is_elsewhere, asked.is_unpaid, asked.ending,
     asked.is_full, (extract(epoch FROM opened.ends_at - asked.moment) * 1000)::bigint AS ms
 FROM asked LEFT JOIN opened ON true;

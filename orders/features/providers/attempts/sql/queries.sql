@@ -5,8 +5,8 @@
 -- :client_id  uuid
 -- :provider   text
 -- :reference  text
--- returns     id, order_id, client_id, provider, reference, opened_at, ends_at, settled_at, outcome
-SELECT id, order_id, client_id, provider, reference, opened_at, ends_at, settled_at, outcome
+-- returns     id, order_id, provider, reference, opened_at, ends_at, settled_at, outcome
+SELECT id, order_id, provider, reference, opened_at, ends_at, settled_at, outcome
 FROM payment_attempts
 WHERE client_id = :client_id::uuid AND provider = :provider::text AND reference = :reference::text;
 
@@ -53,8 +53,8 @@ SELECT EXISTS (
 -- :last_at    timestamptz
 -- :last_id    uuid
 -- :page_size  bigint
--- returns     id, order_id, client_id, provider, reference, opened_at, ends_at, settled_at, outcome
-SELECT id, order_id, client_id, provider, reference, opened_at, ends_at, settled_at, outcome
+-- returns     id, order_id, provider, reference, opened_at, ends_at, settled_at, outcome
+SELECT id, order_id, provider, reference, opened_at, ends_at, settled_at, outcome
 FROM payment_attempts
 WHERE order_id = :order_id::uuid AND (opened_at, id) > (:last_at::timestamptz, :last_id::uuid)
 ORDER BY opened_at, id LIMIT :page_size::bigint;
