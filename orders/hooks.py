@@ -89,6 +89,10 @@ class Hooks:
             post = partial(_sent, hook, message, post)
         return post({})
 
+    def causes(self, order_id: str, engine: sa.Engine) -> list[str]:
+        """Why an order is unpaid. Raises StorageUnavailable."""
+        return [cause for hook in self.why for cause in hook(order_id, engine)]
+
     def not_after(self) -> datetime | None:
         """The earliest of those that are known."""
         return min(filter(None, (clock() for clock in self.clocks)), default=None)

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from orders.caches import Credentials
 from orders.clients.domain import KEY_PREFIX, ApiKey, Client, ValidKey, parted
 from orders.db.files import Room
-from orders.db.ids import is_uuid, new_id
-from orders.db.statements import Service, made_of, one
+from orders.db.ids import MILLISECOND, is_uuid, new_id
+from orders.db.statements import Service, made_of
 from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable
 
 SQL = Room("orders.clients")
@@ -128,8 +128,7 @@ class Clients(Service):
     def _read(self, key_id: str) -> ValidKey | None:
         if not is_uuid(key_id):  # PostgreSQL would refuse it
             return None
-        with self._reading() as sql:
-            return one(_valid_key, SQL.get_valid_key(sql, id=key_id))
+        return self._one_or_none(_valid_key, SQL.get_valid_key, id=key_id)
 
 
 def _scopes_of(text: str) -> frozenset[str]:
@@ -150,7 +149,7 @@ def _valid_key(row: sa.Row[Any]) -> ValidKey:
 
 
 def _ms(duration: timedelta) -> int:
-    return duration // timedelta(milliseconds=1)
+    return duration // MILLISECOND
 
 
 def is_secret(secret: str, secret_hash: str) -> bool:

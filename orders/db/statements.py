@@ -76,13 +76,16 @@ class Service:
     def _reading(self) -> AbstractContextManager[sa.Connection]:
         return reading(self._bind)
 
+    def _one_or_none(self, make: Make[T], statement: Statement, **values: Any) -> T | None:
+        """Read the only row; None if there is none."""
+        with self._reading() as sql:
+            return one(make, statement(sql, **values))
+
     def _one(
         self, make: Make[T], error: type[OrderError], statement: Statement, **values: Any
     ) -> T:
-        """Read the only row. Raises ``error`` if there is none."""
-        with self._reading() as sql:
-            found = one(make, statement(sql, **values))
-        if found is None:
+        """Likewise. Raises ``error`` if there is none."""
+        if (found := self._one_or_none(make, statement, **values)) is None:
             raise error
         return found
 
@@ -91,10 +94,10 @@ class Service:
         with self._reading() as sql:
             return statement(sql, **values).scalar_one_or_none()
 
-    def _ids(self, statement: Statement) -> frozenset[str]:
+    def _ids(self, statement: Statement, **values: Any) -> frozenset[str]:
         """The only column."""
         with self._reading() as sql:
-            return frozenset(statement(sql).scalars())
+            return frozenset(statement(sql, **values).scalars())
 
     def _all(self, make: Make[T], statement: Statement, **values: Any) -> list[T]:
         with self._reading() as sql:

@@ -2,12 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from orders.db.files import Statement
+
+
+def time_of(moment: datetime) -> str:
+    """For people to read."""
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 class Figure(NamedTuple):

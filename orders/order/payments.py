@@ -17,7 +17,7 @@ from orders.errors import (
     RefundTooLarge,
     WrongCurrency,
 )
-from orders.hooks import CheckScheduler, Hooks
+from orders.hooks import Hooks
 from orders.order.domain import EventType, Payment
 from orders.order.reads import Reads
 from orders.order.rows import PAYMENT, SQL
@@ -31,11 +31,8 @@ class PaymentResult(NamedTuple):
 
 
 class Payments(Reads):
-    def __init__(
-        self, engine: sa.Engine, scheduler: CheckScheduler, hooks: Hooks | None = None
-    ) -> None:
+    def __init__(self, engine: sa.Engine, hooks: Hooks | None = None) -> None:
         super().__init__(engine)
-        self._scheduler = scheduler
         self._hooks = hooks or Hooks()
 
     def _change(

@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from orders.db.ids import first_id_after, first_id_from
-from orders.db.statements import FIRST, LAST, Position, Service
+from orders.db.statements import FIRST, LAST, Position, Service, as_it_is
 from orders.errors import OrderNotFound, PaymentNotFound
 from orders.order.domain import Order, OrderEvent, Payment
 from orders.order.rows import EVENT, ORDER, PAYMENT, SQL
@@ -90,4 +90,4 @@ class Reads(Service):
 
     def refunds_due(self, most: int) -> list[sa.Row[Any]]:
         """What has to be refunded, by currency, of the oldest payments up to a number."""
-        return self._all(lambda row: row, SQL.sum_refunds_due, most=most)
+        return self._all(as_it_is, SQL.sum_refunds_due, most=most)

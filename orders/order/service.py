@@ -1,7 +1,7 @@
 """What can be done with orders: one method, one transaction.
 
-An order ends only by a conditional DELETE, and what it returns decides. Checks are scheduled after
-the commit. If that fails, orders are still cancelled on time, because the sweep reads SQL itself.
+An unpaid order ends only when its row in `unpaid_orders` is deleted. Checks are scheduled after the commit.
+If that fails, orders are still cancelled on time, because the sweep reads SQL itself.
 """
 
 import math
@@ -65,7 +65,8 @@ class OrderService(Payments):
         timeouts: Timeouts,
         hooks: Hooks | None = None,
     ) -> None:
-        super().__init__(engine, scheduler, hooks)
+        super().__init__(engine, hooks)
+        self._scheduler = scheduler
         self._timeouts = timeouts
 
     @retried

@@ -92,7 +92,7 @@ def fill_inbox(engine: sa.Engine, endpoint_id: str) -> None:
 
 def report(shop: Shop, payment: Payment, kind: str, reference: str, **more: Any) -> PaymentResult:
     of = {"payment_reference": payment.reference, "reference": reference, **more}
-    return Entries(shop.engine, shop.scheduler).enter(shop.client, payment.provider, kind, **of)
+    return Entries(shop.engine).enter(shop.client, payment.provider, kind, **of)
 
 
 #: What a scripted answer may leave empty, to be what it is asked about.

@@ -36,9 +36,9 @@ class Feed(Service):
 
     def events(self, client_id: str, *, after_id: int, page_size: int) -> list[FeedEvent]:
         """A client's events after an id, in their sequence: none is added before one that was read."""
-        settled = self._value(SQL.get_settled)  # first, with a snapshot of its own
         values = {"client_id": client_id, "after_id": after_id, "page_size": page_size}
         with self._reading() as sql:
+            settled = SQL.get_settled(sql).scalar_one()  # first, with a snapshot of its own
             events = [
                 FeedEvent(**row._asdict())
                 for row in SQL.list_events(sql, **values, settled=settled)

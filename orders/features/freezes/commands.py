@@ -1,7 +1,5 @@
 """``python -m orders freeze ...``, ``freezes`` and ``thaw``: cancellations, stopped by operators."""
 
-from datetime import datetime
-
 import click
 from flask.cli import with_appcontext
 from pydantic import TypeAdapter, ValidationError
@@ -15,6 +13,7 @@ from orders.features.freezes.domain import (
 )
 from orders.features.freezes.schemas import FreezeOut, Reason
 from orders.features.freezes.service import Freezes
+from orders.features.parts import time_of
 from orders.http.auth import services
 from worker.console import AS_JSON, DURATION
 
@@ -33,10 +32,6 @@ def _reason(_context: object, _parameter: object, text: str) -> str:
         return str(REASON.validate_python(text))
     except ValidationError as error:
         raise click.BadParameter("it is 1 to 200 printable characters") from error
-
-
-def time_of(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 @click.command("freeze", cls=Command)

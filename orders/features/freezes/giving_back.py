@@ -5,11 +5,10 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from orders.db.files import Room
+from orders.features.freezes.service import SQL
 from orders.hooks import CheckScheduler, Hooks
 from orders.order.domain import EventType, Timeouts
 
-SQL = Room("orders.features.freezes")
 #: How many deadlines one statement moves.
 BATCH_SIZE = 500
 
@@ -36,12 +35,8 @@ class GivingBack:
 
         Repeat it until nothing is extended. Interrupting it loses nothing.
         """
-        rows = SQL.give_back(
-            connection,
-            id=freeze_id,
-            most=BATCH_SIZE,
-            kept_ms=self.timeouts.kept_ms,
-        ).all()
+        values = {"id": freeze_id, "most": BATCH_SIZE, "kept_ms": self.timeouts.kept_ms}
+        rows = SQL.give_back(connection, **values).all()
         moved = [row for row in rows if row.kind == "extended"]
         extended = {row.id: row.ms for row in moved}
         for order_id, ms in extended.items():

@@ -35,7 +35,7 @@ class Unpaid(NamedTuple):
         return Unpaid(self.orders - less.orders, self.pieces - less.pieces)
 
 
-NOTHING = Unpaid(0, 0)
+NOTHING, UNPAID = Unpaid(0, 0), made_of(Unpaid)
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ class UnpaidLimits(Service):
 
     def count(self, client_id: str, most: int) -> Unpaid:
         """What a client has reserved; counts ``most`` orders at most."""
-        [unpaid] = self._all(made_of(Unpaid), SQL.count_unpaid, client_id=client_id, most=most)
+        [unpaid] = self._all(UNPAID, SQL.count_unpaid, client_id=client_id, most=most)
         return unpaid
 
     def _excess(self, unpaid: Unpaid) -> OrderError | None:

@@ -12,7 +12,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import sqlalchemy as sa
 from flask import Flask, Response, g, request
-from prometheus_client import REGISTRY, CollectorRegistry, Gauge, Histogram, make_wsgi_app
+from prometheus_client import CollectorRegistry, Gauge, Histogram, make_wsgi_app
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
@@ -23,6 +23,7 @@ from orders.db.database import reading
 from orders.errors import StorageUnavailable
 from orders.feature import features
 from orders.features.metrics.figures import figures
+from orders.features.metrics.shared_counts import DIRECTORY
 from orders.features.parts import Figure
 from orders.http.headers import METHODS
 
@@ -84,12 +85,9 @@ class ApiMetrics:
 
     def __init__(self, settings: Settings, engine: sa.Engine, watching: sa.Engine) -> None:
         """Requests use ``engine``; the figures in the database are read with ``watching``."""
-        self._directory = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-        self._registry = CollectorRegistry() if self._directory else REGISTRY
-        if self._directory:
-            MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
-        self.figures = Figures(watching)
-        self._registry.register(self.figures)
+        self._registry = CollectorRegistry()
+        MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
+        self._registry.register(Figures(watching))
         POOL_SIZE.set(settings.database_pool_size)
         IN_USE.set(0)
         sa.event.listen(engine, "checkout", lambda *_: IN_USE.inc())
@@ -102,8 +100,7 @@ class ApiMetrics:
 
     def page(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """What a scrape gets: a WSGI application."""
-        if self._directory:
-            _forget_dead_processes(Path(self._directory))
+        _forget_dead_processes(Path(os.environ[DIRECTORY]))
         page: WSGIApplication = make_wsgi_app(self._registry)
         return page(environ, start_response)
 

@@ -157,8 +157,7 @@ def search(query: SearchQuery) -> Json:
 def order(order_id: str) -> Json:
     """An order with everything that happened to it, and why it is still unpaid."""
     story = tools().records.story(order_id)
-    hooks, engine = services().hooks, services().watching
-    return story | {"why": [cause for hook in hooks.why for cause in hook(order_id, engine)]}
+    return story | {"why": services().hooks.causes(order_id, services().watching)}
 
 
 @ops.get("/letters")

@@ -27,7 +27,7 @@ def wire(services: Services) -> Iterator[object]:
         *(services.engine, services.scheduler, closings, at_most), before_payment=reports.refusal
     )
     services.hooks.after_change.append(made.end)
-    yield from (made, reports, Entries(services.engine, services.scheduler, services.hooks))
+    yield from (made, reports, Entries(services.engine, services.hooks))
 
 
 FEATURE = Feature(

@@ -15,8 +15,8 @@ from orders.caches import Credentials
 from orders.db.database import Bind
 from orders.db.errors import retried
 from orders.db.files import Room
-from orders.db.ids import is_uuid, new_id
-from orders.db.statements import Position, Service, as_it_is, made_of, one
+from orders.db.ids import MILLISECOND, is_uuid, new_id
+from orders.db.statements import Position, Service, as_it_is, made_of
 from orders.errors import ClientNotFound, OrderError
 from orders.features.providers.attempts.domain import Closer
 from orders.features.providers.domain import (
@@ -38,7 +38,6 @@ SQL = Room("orders.features.providers")
 OVERLAP = timedelta(hours=24)
 #: How long a message is kept that waits for nobody.
 KEPT = timedelta(days=30)
-MS = timedelta(milliseconds=1)
 
 
 class ValidEndpoint(NamedTuple):
@@ -53,7 +52,7 @@ class ValidEndpoint(NamedTuple):
 
 #: As `orders.features.providers.schemas` shows it, and from which endpoint it came.
 Message = sa.Row[Any]
-_endpoint = made_of(ProviderEndpoint)
+_endpoint, _waiting = made_of(ProviderEndpoint), made_of(WaitingMessages)
 _valid, _closer = made_of(ValidEndpoint, secrets=tuple), made_of(Closer, secrets=tuple)
 
 
@@ -110,7 +109,7 @@ class Providers(Service):
         with self._changing(endpoint_id) as sql:
             if SQL.lock_valid(sql, id=endpoint_id).first() is None:
                 raise EndpointNotFound("This one is revoked.")
-            values = {"secret": secret, "overlap_ms": overlap // MS}
+            values = {"secret": secret, "overlap_ms": overlap // MILLISECOND}
             SQL.replace_secret(sql, endpoint_id=endpoint_id, **values)
         return secret
 
@@ -147,8 +146,8 @@ class Providers(Service):
 
     def closer(self, client_id: str, provider: str) -> Closer | None:
         """Where a client's provider is asked to close payment attempts; None if it cannot be."""
-        with self._reading() as sql:
-            return one(_closer, SQL.get_closer(sql, client_id=client_id, provider=provider))
+        named = {"client_id": client_id, "provider": provider}
+        return self._one_or_none(_closer, SQL.get_closer, **named)
 
     def refusal(self, client_id: str, provider: str) -> OrderError | None:
         """Why a client's payment by this provider is not to be recorded: it has registered others only.
@@ -164,8 +163,7 @@ class Providers(Service):
         return UnknownProvider()
 
     def _read_registered(self, client_id: str) -> Registered:
-        with self._reading() as sql:
-            return Registered(frozenset(SQL.list_registered(sql, client_id=client_id).scalars()))
+        return Registered(self._ids(SQL.list_registered, client_id=client_id))
 
     def authenticate(
         self, endpoint_id: str, headers: Mapping[str, str], body: bytes, *, now_seconds: float
@@ -225,14 +223,14 @@ class Providers(Service):
                 unknown_type=unknown_type,
                 order_id=order_id,
                 payment_reference=payment_reference,
-                kept_ms=KEPT // MS,
+                kept_ms=KEPT // MILLISECOND,
             )
             if not kept.scalar_one():
                 raise InboxFull("This one was not kept: send it again.")
 
     def waiting(self) -> WaitingMessages:
         """How many messages wait for a person, up to `MOST_WAITING`, and how long the oldest has."""
-        [found] = self._all(made_of(WaitingMessages), SQL.count_waiting)
+        [found] = self._all(_waiting, SQL.count_waiting)
         return found
 
     def messages(
@@ -261,5 +259,4 @@ class Providers(Service):
 
     def _read(self, endpoint_id: str) -> ValidEndpoint | None:
         """What messages are verified with; None if there is no such endpoint, or if it is revoked."""
-        with self._reading() as sql:
-            return one(_valid, SQL.get_valid_endpoint(sql, id=endpoint_id))
+        return self._one_or_none(_valid, SQL.get_valid_endpoint, id=endpoint_id)

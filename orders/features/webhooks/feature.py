@@ -11,8 +11,8 @@ from orders.features.webhooks.domain import WEBHOOK_QUEUE, WEBHOOK_TYPES
 from orders.features.webhooks.flow import webhook_flow
 from orders.features.webhooks.routes import webhooks
 from orders.features.webhooks.schemas import MessageOut
-from orders.features.webhooks.sending import SQL, Sending
-from orders.features.webhooks.service import Webhooks, messages_about
+from orders.features.webhooks.sending import Sending
+from orders.features.webhooks.service import SQL, Webhooks, messages_about
 from orders.features.webhooks.settings import WebhookSettings
 from orders.features.webhooks.steps import steps
 from orders.order.rows import read_order

@@ -19,9 +19,8 @@ import sqlalchemy as sa
 
 from orders.config import Settings
 from orders.db.errors import retried
-from orders.db.files import Room
 from orders.db.ids import array_of
-from orders.db.statements import Service
+from orders.db.statements import Service, as_it_is
 from orders.features.signing.sender import Answer
 from orders.features.signing.settings import SendingSettings
 from orders.features.webhooks.domain import (
@@ -30,11 +29,11 @@ from orders.features.webhooks.domain import (
     Message,
     WaitingSubscription,
 )
+from orders.features.webhooks.service import SQL
 from orders.features.webhooks.settings import WebhookSettings
 from orders.hooks import CheckScheduler, Hooks
 from orders.order.domain import Order, OrderStatus
 
-SQL = Room("orders.features.webhooks")
 #: How long to wait after each failed attempt, or longer if the endpoint asks for it, up to all of it. After
 #: the last one, three days in all, the delivery is dead.
 RETRY_SECONDS = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, *8 * [28_800])
@@ -102,8 +101,7 @@ class Sending(Service):
         """
         after_ms = None if after_seconds is None else round(after_seconds * 1000)
         values = {"after_ms": after_ms, "before_ms": round(before_seconds * 1000)}
-        with self._reading() as sql:
-            return SQL.list_lines(sql, **values, late_ms=LATE_MS).all()
+        return self._all(as_it_is, SQL.list_lines, **values, late_ms=LATE_MS)
 
     @retried
     def claim(self, subscription_id: str, write: Callable[[Message], str | None]) -> ClaimedMessage:

@@ -8,17 +8,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from orders.db.database import reading
-from orders.db.files import Room
 from orders.errors import QueueUnavailable, RowLocked
 from orders.feature import features
-from orders.features.why.locked import locked_rows
+from orders.features.parts import time_of
+from orders.features.why.locked import SQL, locked_rows
 from orders.queues import QUEUE, answering
 from orders.wiring import Services
 from worker import DelayQueue, Place, TaskState, Unavailable, WorkerStatus
 from worker.console import duration
 from worker.runtime import pauses
-
-SQL = Room("orders.features.why")
 
 
 def why(services: Services, order_id: str, engine: sa.Engine) -> list[str]:
@@ -97,7 +95,3 @@ def _said(state: TaskState, workers: Sequence[WorkerStatus]) -> str:
         return f"has been held by {holder} since {since}"
     is_put_off = state.place is Place.SCHEDULED and (state.failures or state.error)
     return str(state) if is_put_off else ""
-
-
-def time_of(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

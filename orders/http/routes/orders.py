@@ -99,8 +99,7 @@ def get_order(order_id: str) -> Any:
     if order.status is not OrderStatus.UNPAID or not may("ops"):
         return order, etag(order.version)
     found = OrderWhyOut.model_validate(order)
-    hooks, engine = services().hooks, services().engine
-    found.why_unpaid = [cause for hook in hooks.why for cause in hook(order_id, engine)]
+    found.why_unpaid = services().hooks.causes(order_id, services().engine)
     return found, etag(order.version)
 
 

@@ -35,6 +35,7 @@ from orders.log import log
 from orders.order.domain import EventType
 
 SQL = Room("orders.features.providers.attempts")
+DUE = made_of(DueAttempt)
 
 
 class OpenedAttempt(NamedTuple):
@@ -141,7 +142,7 @@ class Attempts(Service):
         database's clock says.
         """
         values = {"ids": array_of(attempt_ids), "most_ms": self._most_ms, "not_after": not_after}
-        return self._all(made_of(DueAttempt), SQL.get_open, **values)
+        return self._all(DUE, SQL.get_open, **values)
 
     def end(self, connection: sa.Connection, order_id: str) -> None:
         """Have no attempt outlast its order, or what keeps it: after the order ended, or its deadline moved.
