@@ -523,6 +523,27 @@ def test_a_task_that_was_delivered_one_time_less_is_handled(clock: Clock) -> Non
     assert handled == ["a"]
 
 
+def test_who_may_kill_this_worker_does_not_begin_beside_such_a_task_of_another_queue(
+    clock: Clock,
+) -> None:
+    handled: list[int] = []
+    shop = Shop(clock, lambda tasks: handled.extend(task.deliveries for task in tasks))
+    shop.schedule("a")
+    for _ in range(2):
+        shop.queue.claim(9, 1000)
+        clock.move(2)
+    batch, suspects = shop.line.lane.next(), shop.line.station.shared.suspects
+    assert batch is not None
+    with suspects.running("b", 2):
+        shop.line.lane._handle(batch)
+    assert handled == []
+    assert shop.queue.scheduled().keys() == {"a"}
+    shop.line._left = 2
+    with suspects.running("a", 2), suspects.running("b", 1):
+        shop.work()
+    assert handled == [2]
+
+
 class Joint(Scripted):
     """Counts, too, what is settled alone, and together with a claim."""
 

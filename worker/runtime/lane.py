@@ -161,9 +161,10 @@ class Lane:
         with self._shared.suspects.running(batch.station.flow.name, tasks[0].deliveries) as begins:
             if begins:
                 return self._work_on(batch, tasks)
-        waits = Unavailable("another queue's task runs, which this worker may die of")
-        later = [(task, LookAgain(task, waits)) for task in tasks]
-        batch.station.settler.settle(BatchResult(retries=[*later]))
+        why = Unavailable("this worker runs another queue's task, of which it may die")
+        later = BatchResult(retries=[(task, LookAgain(task, why)) for task in tasks])
+        batch.station.settler.settle(later)
+        batch.station.more_at = 0.0  # they are due soon
         return None
 
     def _work_on(self, batch: Batch, tasks: list[Task]) -> Batch | None:

@@ -23,7 +23,8 @@ def repeat(run: Callable[[], float], stopping: threading.Event) -> None:
 class Suspects:
     """Runs tasks that two workers may have died of beside those of their own queue alone, which `claim.lua` keeps apart.
 
-    So a task that kills its worker buries none that takes long in another queue of the same worker.
+    So a task that kills its worker buries none that takes long in another queue of the same worker. One that is claimed
+    at the moment of a death counts a delivery, because it is not put back any more; only at each death would that bury it.
     """
 
     def __init__(self) -> None:
@@ -37,14 +38,13 @@ class Suspects:
             yield True
             return
         with self._lock:
-            begins = not self._running.keys() - {queue}
+            begins = self._running.total() == self._running[queue]
             self._running[queue] += begins
         try:
             yield begins
         finally:
             with self._lock:
                 self._running[queue] -= begins
-                self._running += Counter()  # removes those of which none is left
 
 
 @dataclass(frozen=True, slots=True)
