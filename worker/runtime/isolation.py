@@ -190,9 +190,9 @@ def handle(
     """
     works = False
     outage: Unavailable | None = None
-    #: What struck those that were put off, and those of whom the next call tells whether they were struck.
+    #: What struck those that were put off, and those of which the next call tells whether they were struck.
     struck: BaseException | None = None
-    suspects = BatchResult()
+    unjudged = BatchResult()
     began = strikes.surplus if strikes else 0
 
     def goes_on(batch: Sequence[Task]) -> bool:
@@ -202,20 +202,20 @@ def handle(
         results, worked = each, each.worked()
         if strikes and worked:
             strikes.done(worked)
-            results.merge(suspects)
-            suspects = BatchResult()
+            results.merge(unjudged)
+            unjudged = BatchResult()
         elif strikes and results.raised and not strikes.is_at_fault(results, began):
-            suspects.merge(results)
+            unjudged.merge(results)
             if not (strikes.strike_all or flow.one_at_a_time):
                 continue  # the next call tells
-            results = suspects
+            results = unjudged
             if strikes.strike_all:
-                results, struck = strikes.put_off(suspects), suspects.raised
-            suspects = BatchResult()
+                results, struck = strikes.put_off(unjudged), unjudged.raised
+            unjudged = BatchResult()
         works, outage = works or bool(worked), outage or results.outage
         yield results
-    if suspects.failed:
-        yield BatchResult(untouched=suspects.tasks()) if outage else suspects
+    if unjudged.failed:
+        yield BatchResult(untouched=unjudged.tasks()) if outage else unjudged
     elif strikes and struck and not (works or outage or flow.one_at_a_time):
         yield strikes.outage(struck)
 
