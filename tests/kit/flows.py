@@ -100,7 +100,7 @@ def limited() -> list[Flow]:
 
 def frail_beside_slow() -> list[Flow]:
     """Two flows in lanes of their own, with short leases."""
-    return [*frail(), *slow(lease_seconds=1)]
+    return [*frail(lease_seconds=2), *slow(lease_seconds=2)]
 
 
 def slow(lease_seconds: float = 4) -> list[Flow]:

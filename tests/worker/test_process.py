@@ -301,7 +301,7 @@ def test_a_task_that_kills_its_worker_is_quarantined_alone(
 
 
 def test_a_killer_buries_no_task_of_another_flow(redis_client: redis.Redis, start: Start) -> None:
-    """One worker, which is started again at once. The innocent one takes three leases."""
+    """One worker, which is started again at once. The innocent one takes longer than a lease."""
     frail, slow = DelayQueue(redis_client, "frail"), DelayQueue(redis_client, "slow")
     frail.schedule("killer", 1)
     slow.schedule("innocent", 1, b"3")
@@ -320,7 +320,8 @@ def test_a_killer_buries_no_task_of_another_flow(redis_client: redis.Redis, star
     assert [letter.id for letter in frail.dead()] == ["killer"]
     assert slow.dead() == []
     [row] = handled(redis_client)
-    assert (row["id"], row["deliveries"]) == ("innocent", 2)
+    assert row["id"] == "innocent"
+    assert row["deliveries"] in (2, 3), "at most one more, claimed at the moment of a death"
 
 
 def test_a_poison_task_among_a_thousand_dies_alone(
