@@ -1,24 +1,19 @@
 -- A task whose lease expired may have killed its worker. Such suspects are claimed a few at a time, and alone from the
--- second time on, so that a task that kills its worker is isolated from the others: until it has lived for a while, no
--- other such suspect begins. `alone` is the one that was claimed alone last.
+-- second time on: until that one has lived for a while, no other such suspect begins; it is tried again a little later. So a
+-- task that kills its worker is isolated from the others. `alone` is the one that was claimed alone last.
 
 local ALONE_MS = 100
 local MOST_SUSPECTS = 100
 
--- Whether a suspect that must be alone has to wait for another such suspect. That one may be about to kill
--- its worker, and with it every task that the worker holds. It is not if its lease was extended, after a third of it:
--- once at two deliveries, as two deaths may be no task's fault, and once more for each further one. Whoever waits is
--- tried again a little later.
-local function must_wait(id)
+-- Whether the suspect that was claimed alone last may be about to kill its worker, and with it every task that the worker
+-- holds. It is not if its lease was extended, after a third of it: once at two deliveries, as two deaths may be no
+-- task's fault, and once more for each further one.
+local function another_is_new()
   local other = redis.call('GET', alone)
-  if not other or other == id then return false end
-  local until_ms = tonumber(redis.call('ZSCORE', leased, other) or nil)
+  local ends = other and tonumber(redis.call('ZSCORE', leased, other) or nil)
+  if not ends or ends <= now then return false end
   local state = attempts_in(redis.call('HGET', tokens, other), '0')
-  local is_new = until_ms and until_ms < state.claimed + (0.7 + 0.3 * state.deliveries) * state.span
-  if not (is_new and until_ms > now and state.deliveries > 1) then return false end
-  redis.call('ZREM', leased, id) -- first: a server whose memory is full refuses a ZADD as the first write
-  redis.call('ZADD', leased, now + ALONE_MS, id)
-  return true
+  return state.deliveries > 1 and ends < state.claimed + (0.7 + 0.3 * state.deliveries) * state.span
 end
 
 -- Returns suspects that expired for the first time, in order, or one that must be alone: the one that was claimed
@@ -31,15 +26,18 @@ local function suspects(few, has_payloads)
     found[i] = state
     if state.deliveries > 0 and (not last or state.claimed > found[last].claimed) then last = i end
   end
+  local must_wait = last and another_is_new()
   for i, id in ipairs(fitting({unpack(expired, 1, few)}, has_payloads)) do
     local state = found[i]
     local is_alone = state.deliveries > 0
-    if #ids == 0 or not (is_alone or states[1].deliveries > 1) then
-      if not (is_alone and must_wait(id)) then
-        if is_alone then id, state = expired[last], found[last] end
-        state.deliveries, state.attempts = state.deliveries + 1, state.attempts + 1
-        ids[#ids + 1], states[#states + 1] = id, state
-      end
+    if is_alone and must_wait and #ids == 0 then
+      redis.call('ZREM', leased, id) -- first: a server whose memory is full refuses a ZADD as the first write
+      redis.call('ZADD', leased, now + ALONE_MS, id)
+    elseif #ids == 0 or not is_alone then
+      if is_alone then id, state = expired[last], found[last] end
+      state.deliveries, state.attempts = state.deliveries + 1, state.attempts + 1
+      ids[#ids + 1], states[#states + 1] = id, state
+      if is_alone then break end
     end
   end
   return ids, states
