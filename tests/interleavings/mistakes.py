@@ -89,7 +89,7 @@ MISTAKES = [
     Mistake("ends > now and ", "", "restore"),
     Mistake(" and ends <= now + term", "", "restore"),
     Mistake("turn = 2", "turn = 1", "restore"),
-    Mistake("and deadline and now > deadline then", "and false then", "claim"),
+    Mistake("and reply_by and now > reply_by then", "and false then", "claim"),
     Mistake(" and not redis.call('ZSCORE', seeded, id)", "", "seed"),
     Mistake("if ARGV[6] and all_lost", "if ARGV[6]", "seed"),
     Mistake("if not is_past and", "if", "seed"),

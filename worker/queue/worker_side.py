@@ -103,7 +103,7 @@ class WorkerSide(ScriptedQueue):
         said = {"again": again, "newest": newest, "spares": spares_ms > 0}
         words = " ".join(word for word, is_so in said.items() if is_so)
         ahead_ms = memory.server_ahead_ms
-        deadline = "" if ahead_ms is None else round(1000 * asked_at + ahead_ms) + STALE_MS
+        reply_by = "" if ahead_ms is None else round(1000 * asked_at + ahead_ms) + STALE_MS
 
         def claimed(reply: Callable[[], Any]) -> Claim:
             try:
@@ -112,7 +112,7 @@ class WorkerSide(ScriptedQueue):
                 if again or isinstance(error, redis.ConnectionError | redis.TimeoutError):
                     memory.unanswered.append(token)
                 raise
-            is_stale = deadline != "" and now > deadline
+            is_stale = reply_by != "" and now > reply_by
             if again and is_stale:
                 memory.unanswered.append(token)
             memory.silent_since = asked_at if is_stale else None
@@ -129,7 +129,7 @@ class WorkerSide(ScriptedQueue):
             memory.takes_newest = bool(tasks) and next_in_us == 0 and not newest
             return Claim(tasks, now, next_in_ms, memory.paused)
 
-        return (limit, lease_ms, token, memory.claimer, deadline, words), claimed
+        return (limit, lease_ms, token, memory.claimer, reply_by, words), claimed
 
     def _token(self) -> tuple[str, bool]:
         """That of a claim that got no reply, to ask again, or else a new one."""

@@ -81,7 +81,7 @@ class Station:
         self.limit = self._most = 1 if flow.one_at_a_time else flow.batch_size
         #: How many other workers serve the same queue.
         self.others = 0
-        #: How many claims have failed in a row, since when, and when to claim again.
+        #: How many claims have failed in a row, since when, and when to claim again, which no message brings forward.
         self._failed_claims = 0
         self._failing_since = self._claim_at = 0.0
         #: When there is more to claim, as the last claim that brought tasks said. Any message may bring it forward.

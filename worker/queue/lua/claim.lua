@@ -9,10 +9,10 @@
 -- KEYS[6] alone      string  id of the suspect that was last claimed alone
 -- KEYS[7] paused     string  present while the queue is paused
 -- ARGV[1] now_ms   ARGV[2] limit   ARGV[3] lease_ms   ARGV[4] token   ARGV[5] claimer: an id of the caller
--- ARGV[6] deadline, ms: nobody waits for the reply after that; '' if the caller does not know the server's time yet
+-- ARGV[6] reply_by, ms: nobody waits for the reply after that; '' if the caller does not know the server's time yet
 -- ARGV[7] any of these words
 --   again   the caller has asked with this token before, and got no reply
---   newest  take those that were due last, in a backlog
+--   newest  in a backlog, take those that became due last
 --   spares  Redis was away for the caller: leave leases that have ended to their workers
 --
 -- Returns {paused, now, next_in_us, ids, payloads, dues, tried}: next_in_us is the time until there is more to claim,
@@ -21,26 +21,26 @@
 --
 -- Never early: a task is due when its score is not after now, and now is rounded down.
 -- Asking again brings the same tasks again, so a lost reply costs no delivery and no time. If the queue is paused by
--- then, or the limit is 0, they are put back. A claim that comes after its deadline leases nothing.
+-- then, or the limit is 0, they are put back. A claim that runs after reply_by leases nothing.
 -- While more than BACKLOG are due, the oldest and the newest are claimed in turn.
--- Payloads are read before the first write, so an error loses no task, and no more of them than fit in one reply.
+-- Payloads are read before the first write, so that an error loses no task, and only as many as fit in one reply.
 -- The first write is a ZREM or ZREMRANGEBYSCORE, because a server whose memory is full checks only the first.
 
 local BACKLOG = 1000
 local MOST_LATE = 100
 local REMEMBERED_MS = 3600000
 local limit, lease, token, claimer = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local deadline = tonumber(ARGV[6])
+local reply_by = tonumber(ARGV[6])
 local function says(word) return string.find(ARGV[7], word, 1, true) end
 
--- Three questions in one call: a key that is named several times counts as often.
+-- Three questions in one call: EXISTS counts a key each time that it is named.
 local there = redis.call('EXISTS', paused, payloads, payloads, leased, leased, leased, leased)
 local is_paused, has_payloads, has_leases = there % 2 == 1, there % 4 >= 2, there >= 4
 
-if not is_paused and deadline and now > deadline then return {0, now, 0} end
+if not is_paused and reply_by and now > reply_by then return {0, now, 0} end
 local ids, states, dues = {}, {}, {}
 
--- Takes what a claim with this token has leased. What is more than the limit is put back: that may be lower now, or 0.
+-- Takes the tasks that an earlier claim with this token leased. The limit may be lower now, or 0: the rest is put back.
 local function take_again()
   local lease_end = redis.call('ZSCORE', claims, claimer)
   local all = lease_end and redis.call('ZRANGEBYSCORE', leased, lease_end, lease_end) or {}

@@ -24,8 +24,8 @@
 -- handler's attempt was claimed: what the handler read then is what it decided on. A paused queue is not touched.
 --
 -- A score may be up to SLACK_MS later than its record says, because the producer sent a delay a moment after
--- writing the record. Bringing all of those forward would mean reading all records twice. A record read for this
--- call is inexact by as much, so it does not count as due after a claim that came at its time.
+-- writing the record. Bringing all of those forward would mean reading all records twice. The delays passed to this
+-- script are as inexact, so a task that seems to be due up to SLACK_MS after its claim counts as due at the claim.
 --
 -- The first ZREM removes nothing, because no id is empty. It makes a server that refuses writes, and so every
 -- claim, refuse this script, too. Otherwise a server that is read-only, short of replicas or out of disk space

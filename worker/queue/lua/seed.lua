@@ -37,7 +37,7 @@ local all_lost = not last
 
 local valid, since, in_force = string.match(redis.call('GET', recurrence) or '', '^(%d+) (%d+) (.*)$')
 valid, since = tonumber(valid or 0), tonumber(since or 0)
--- What ends later than anything given now was given before the clock was set back, as a start that is to come.
+-- An end later than any given now, or a start in the future, dates from before the clock was set back.
 if valid > now + IN_FORCE_MS then valid = 0 end
 if since > now and since < VERSIONS then since = 0 end
 if started > now and started < VERSIONS then started = 0 end
@@ -47,7 +47,7 @@ if in_force ~= schedule then
   if not is_newer and valid > now then return {0} end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', seeded, '(' .. whole(now), '+inf')) do
     local is_waiting = id ~= ARGV[4] and redis.call('HEXISTS', tokens, id) == 0 -- it was never claimed
-    -- What is neither was done, before the clock was set back: it must not be seeded again.
+    -- One that is not on the schedule was done before the clock was set back: it must not be seeded again.
     if is_waiting and redis.call('ZREM', scheduled, id) == 1 then redis.call('ZREM', seeded, id) end
   end
   since, last = 0, last_seeded()

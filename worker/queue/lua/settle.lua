@@ -13,7 +13,7 @@
 --   'done'      it is gone; text is '' if it has no payload
 --   'dead'      a dead letter: text, a JSON object to which died_at_ms is added
 --   'released'  put back as it was, due when it was, whatever the delay; nothing is counted
---   'failed'    put back, as those that follow; counts a failure. Text says why: no space in it, '' is nothing
+--   'failed'    put back, like all below; counts a failure. Text says why, without a space; '' is no reason
 --   'again'     resets failures and deliveries
 --   'not due'   as 'again', but without a span, so that restore.lua may bring it forward
 --   'new'       a new appointment
