@@ -59,8 +59,7 @@ def repository(target: Path, keep: Collection[str], name: str = "") -> None:
     if name:
         _rename(target, name)
     _write_locks(target)
-    tidy(target, target.rglob("*.py"))
-    shutil.rmtree(target / ".ruff_cache", ignore_errors=True)
+    tidy(target)
     if (target / "devtools" / "openapi.py").exists():
         run(["devtools.openapi"], {"PYTHONDONTWRITEBYTECODE": "1"}, Code(target))
     else:

@@ -99,7 +99,7 @@ def repository(name: str, target: Path) -> None:
         lock = target / "requirements" / f"{kind}.lock"
         lock.parent.mkdir(exist_ok=True)
         lock.write_text(subset((ROOT / "requirements" / "dev.lock").read_text(), needed))
-    tidy(target, target.rglob("*.py"))
+    tidy(target)
 
 
 def _renamed(text: str, package: str) -> str:

@@ -205,11 +205,11 @@ def _interrupt(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def log_end(log: Path, lines: int = 30) -> str:
-    """The last lines of a log."""
+def log_end(log: Path) -> str:
+    """The last 30 lines of a log."""
     if not log.exists():
         return f"{log} does not exist"
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+    return "\n".join(log.read_text(errors="replace").splitlines()[-30:])
 
 
 def events(log: Path) -> list[dict[str, Any]]:

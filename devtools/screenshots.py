@@ -99,7 +99,6 @@ def fill(service: Service) -> None:
     pay_late(services, ids, dice)
     make_history(services, dice)
     bury(services)
-    services.scheduler.close()
     services.close()
 
 

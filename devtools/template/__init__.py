@@ -4,7 +4,7 @@ import keyword
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 from string import Template
@@ -82,8 +82,9 @@ def fill(template: str, path: Path, values: Mapping[str, str]) -> None:
     path.write_text(Template((FOLDER / template).read_text()).substitute(values))
 
 
-def tidy(root: Path, files: Iterable[Path]) -> None:
+def tidy(root: Path) -> None:
     """Format what was written: how long a line is depends on the name."""
+    files = [*root.rglob("*.py")]
     for command in (["format"], ["check", "--fix"]):
-        ruff = [sys.executable, "-m", "ruff", "--quiet", *command]
+        ruff = [sys.executable, "-m", "ruff", "--quiet", *command, "--no-cache"]
         subprocess.run([*ruff, *files], cwd=root, check=True)

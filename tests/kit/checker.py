@@ -26,10 +26,9 @@ import sqlalchemy as sa
 
 from orders.db.base import metadata
 from tests.kit.features import brought
+from tests.kit.queue_state import NOBODY
 from worker import DelayQueue
 
-#: Stands where a token stands while a worker holds the task.
-NOBODY = 64 * "-"
 TERMINAL = {"order.paid": "paid", "order.cancelled": "cancelled"}
 
 

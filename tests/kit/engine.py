@@ -145,17 +145,11 @@ class Refusing:
             raise self._error
 
 
-def station_of(
-    flow: Flow,
-    queue: DelayQueue,
-    *,
-    shared: Shared | None = None,
-    up: bool = True,
-) -> Station:
-    """A flow at work, which is up unless told otherwise and never probes by itself."""
+def station_of(flow: Flow, queue: DelayQueue, *, shared: Shared | None = None) -> Station:
+    """A flow at work, which is up and never probes by itself."""
     shared = shared or shared_by(queue.environment)
     gate = Gate(flow, shared, on_up=lambda: None)
-    gate._up = up
+    gate._up = True
     return Station(flow, queue, shared, gate=gate, server=ServerCheck(queue))
 
 

@@ -15,7 +15,7 @@ from devtools.processes import free_port, wait_until
 
 PGBOUNCER = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
 CONFIGURATION = """[databases]
-* = host={host} port={port} user=postgres connect_query='{session}'
+* = host={host} port={port} user=postgres
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = {listen}
@@ -30,21 +30,14 @@ unix_socket_dir =
 
 
 @contextmanager
-def pooling(
-    direct: sa.URL, folder: Path, *, backends: int, session: str = "SELECT 1"
-) -> Iterator[int]:
-    """The port of a PgBouncer in front of this server, whose backends begin with the statements in ``session``.
-
-    Skips the test where there is none.
-    """
+def pooling(direct: sa.URL, folder: Path, *, backends: int) -> Iterator[int]:
+    """The port of a PgBouncer in front of this server. Skips the test where there is none."""
     if not Path(PGBOUNCER).exists():
         pytest.skip("no PgBouncer (Debian's package pgbouncer)")
     port = free_port()
     configuration = folder / "pgbouncer.ini"
     configuration.write_text(
-        CONFIGURATION.format(
-            host=direct.host, port=direct.port, listen=port, backends=backends, session=session
-        )
+        CONFIGURATION.format(host=direct.host, port=direct.port, listen=port, backends=backends)
     )
     as_other = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to run as root
     with subprocess.Popen([PGBOUNCER, "-q", *as_other, str(configuration)]) as bouncer:

@@ -100,12 +100,8 @@ class Theatre:
             rows = connection.execute(sa.text("SELECT id, late_ms FROM freed")).all()
         return [(row.id, row.late_ms) for row in rows]
 
-    def wait_until_all_are_free(self, seconds: float = 60) -> None:
-        wait_until(
-            lambda: {*self.statuses().values()} == {"free"},
-            "every seat to be free",
-            seconds=seconds,
-        )
+    def wait_until_all_are_free(self) -> None:
+        wait_until(lambda: {*self.statuses().values()} == {"free"}, "every seat to be free")
 
     def assert_each_was_freed_once(self, ids: Sequence[str], *, latest_ms: float) -> None:
         """None early, none twice, none later than that."""

@@ -38,14 +38,12 @@ def slices(rows: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:
         yield rows[start : start + size]
 
 
-def slices_by_size(
-    rows: Sequence[tuple[Any, ...]], size: int = SLICE
-) -> Iterator[Sequence[tuple[Any, ...]]]:
+def slices_by_size(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
     """The rows of each call of a script that copies the last value of each row."""
     start, room = 0, SLICE_BYTES
     for n, row in enumerate(rows):
         room -= len(row[-1])
-        if n > start and (n - start == size or room < 0):
+        if n > start and (n - start == SLICE or room < 0):
             yield rows[start:n]
             start, room = n, SLICE_BYTES - len(row[-1])
     if rows:

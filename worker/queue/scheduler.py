@@ -12,7 +12,7 @@ from ..errors import described
 from ..flow import MAX_DELAY_MS, Due
 from ..log import Reminder, log
 from .delay_queue import DelayQueue
-from .formats import SLICE, row_of, task_to_schedule
+from .formats import SLICE, id_to_bytes, row_of, task_to_schedule
 
 #: How long a change waits for others to be sent with it. Sending one costs as much as sending twenty.
 LINGER_SECONDS = 0.01
@@ -102,7 +102,7 @@ class BatchScheduler:
 
         Raises ValueError for an id that cannot be sent.
         """
-        task_id.encode(errors="surrogateescape")
+        id_to_bytes(task_id)
         self._change(task_id, None)
 
     def close(self) -> None:

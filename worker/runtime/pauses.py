@@ -58,7 +58,6 @@ class PauseWatch:
         #: The pause that was read last, and until when that counts.
         self.found: Pause | None = None
         self._known_until = -math.inf
-        self._fails = False
         self._failure = Reminder(self._clock)
 
     def holds(self, now: float) -> bool:
@@ -67,8 +66,7 @@ class PauseWatch:
 
     def allows(self) -> bool:
         """Read it now; return whether tasks may be handled. While Redis is away nothing else tells of a pause."""
-        self._look()
-        return not (self._fails or self.holds(self._clock()))
+        return self._look() and not self.holds(self._clock())
 
     def round(self, on_end: Callable[[], object]) -> float:
         """Read it; call ``on_end`` if claims may begin. Returns in how many seconds to read it again."""
@@ -79,9 +77,10 @@ class PauseWatch:
             on_end()
         return LOOK_SECONDS
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
+        """Read it; return whether that worked."""
         if self.pauses is None:
-            return
+            return True
         before, asked_at = self.found, self._clock()
         try:
             self.found = self.pauses.find()
@@ -90,11 +89,11 @@ class PauseWatch:
         except BaseException as error:  # noqa: BLE001  whatever it is, nothing is known
             if self._failure.is_due():
                 log.warning("pauses unknown", queue=self._queue, error=described(error))
-            self._fails = True
-            return
-        self._fails, self._known_until = False, asked_at + KNOWN_SECONDS
+            return False
+        self._known_until = asked_at + KNOWN_SECONDS
         self._failure.reset()
         if self.found != before:
             after = self.found
             facts = {"reason": after.reason, "by": after.by} if after else {}
             log.warning("paused" if after else "resumed", queue=self._queue, **facts)
+        return True

@@ -93,7 +93,7 @@ class Sweeper:
         with self.hang_detector:
             self.sweep(began)
         pause = max(0.0, began + self._flow.sweep_seconds - self._clock())
-        return min(pause, ASK_AGAIN_SECONDS) if self._hiccups(self._clock()) else pause
+        return min(pause, ASK_AGAIN_SECONDS) if self._hiccups() else pause
 
     def sweep(self, now: float) -> None:
         """One round. ``now`` is on the monotonic clock."""
@@ -126,7 +126,7 @@ class Sweeper:
             or self._station.failing
         )
         if must_ask and self._ask([]) is None:
-            if not self._hiccups(self._clock()) and self._flow.without_redis == "handle":
+            if not self._hiccups() and self._flow.without_redis == "handle":
                 self._sweep_without_redis()
         elif self._my_turn:
             look_ahead = now >= self._look_ahead_at
@@ -218,7 +218,7 @@ class Sweeper:
 
     def _ask(self, page: Sequence[Due], *, look_only: bool = False) -> Restored | None:
         """Restore a page if it is this worker's turn. Returns None when Redis does not answer."""
-        term_ms = round(1000 * self._flow.lease_seconds)
+        term_ms = self._station.lease_ms
         asked_at = self._clock()
         try:
             self._station.ensure_safe()
@@ -244,6 +244,7 @@ class Sweeper:
         self._ask_at = asked_at + turn_ms / 1000
         return found
 
-    def _hiccups(self, now: float) -> bool:
+    def _hiccups(self) -> bool:
         """Whether Redis has been silent for less than `SILENCE_SECONDS`."""
-        return self._silent_since is not None and now < self._silent_since + SILENCE_SECONDS
+        since = self._silent_since
+        return since is not None and self._clock() < since + SILENCE_SECONDS

@@ -90,7 +90,6 @@ class Worker:
         self._server = ServerCheck(DelayQueue(self._client, flows[0].name))
         self._lanes: list[Lane] = []
         self._handlers: list[threading.Thread] = []
-        self._sweepers: list[Sweeper] = []
         self._watched: list[Watched] = []
         self._liveness = Liveness(self.id, self._watched, self._stopping)
         for pool, size in zip(pools, sizes, strict=True):
@@ -163,7 +162,11 @@ class Worker:
 
     @property
     def _stations(self) -> list[Station]:
-        return [station for lane in self._lanes for station in lane.stations]
+        return [each.station for each in self._watched]
+
+    @property
+    def _sweepers(self) -> list[Sweeper]:
+        return [each.sweeper for each in self._watched if each.sweeper]
 
     def _add_lane(self, pool: Sequence[Flow], size: int) -> list[Watched]:
         lane = Lane(self._shared)
@@ -179,15 +182,13 @@ class Worker:
     def _add_sweeper(self, station: Station, lane: Lane) -> Sweeper | None:
         if station.flow.sweep is None:
             return None
-        sweeper = Sweeper(
+        return Sweeper(
             station,
             station.flow.sweep,
             queue=DelayQueue(self._sweep_client, station.flow.name, environment=self._environment),
             worker_id=self.id,
             alarm=lane.alarm,
         )
-        self._sweepers.append(sweeper)
-        return sweeper
 
     def _background(self) -> list[threading.Thread]:
         watched = [station.gate.hang_detector for station in self._stations]

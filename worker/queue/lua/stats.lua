@@ -1,6 +1,6 @@
 -- Count the tasks in each place.
 --
--- include: clock
+-- include: clock, due
 -- KEYS[1] scheduled  zset    task id -> due time, ms
 -- KEYS[2] leased     zset    task id -> lease expiry, ms
 -- KEYS[3] dead       zset    task id -> when it died, ms
@@ -11,7 +11,7 @@
 -- the last negative when the oldest task is overdue and false when none is scheduled.
 
 local oldest_dead = tonumber(redis.call('ZRANGE', dead, 0, 0, 'WITHSCORES')[2])
-local head = tonumber(redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2])
+local next = next_due()
 return {
   redis.call('ZCARD', scheduled),
   redis.call('ZCOUNT', scheduled, '-inf', now),
@@ -20,5 +20,5 @@ return {
   redis.call('ZCARD', dead),
   redis.call('EXISTS', paused),
   oldest_dead and now - math.floor(oldest_dead) or 0,
-  head and (head - now) or false,
+  next and (next - now) or false,
 }
