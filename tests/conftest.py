@@ -215,12 +215,6 @@ def shop(migrated_url: str) -> Iterator[Shop]:
 
 
 @pytest.fixture
-def frozen_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time passes for rate limits: what is used up does not come back, however slow the machine."""
-    monkeypatch.setattr("throttled.utils.now_mono_f", lambda: 1000.0)
-
-
-@pytest.fixture
 def api(migrated_url: str, valkey: Valkey, redis_client: redis.Redis) -> Iterator[Api]:  # noqa: ARG001  empties it
     """The application on an empty database and an empty Valkey."""
     with serving(migrated_url, valkey.url) as made:

@@ -46,7 +46,7 @@ SETTINGS = {
     "MAX_FAILURES": "3",
     "RETRY_BASE_SECONDS": "0.1",
     "RETRY_CAP_SECONDS": "0.5",
-    "WEBHOOK_ALLOW_PRIVATE": "1",
+    "WEBHOOK_ALLOW_PRIVATE": "1",  # <webhooks/>
 }
 WORKERS = 3
 #: How long after a fault its effects may still show: a lease, and the time to notice.

@@ -24,7 +24,10 @@ from tests.kit.site import HURRIED, LEASE_SECONDS, SKUS, STOCKED, Site
 pytestmark = pytest.mark.slow
 
 CUSTOMERS = 12
-SETTINGS = {**HURRIED, "WEBHOOK_ALLOW_PRIVATE": "1"}
+SETTINGS = {
+    **HURRIED,
+    "WEBHOOK_ALLOW_PRIVATE": "1",  # <webhooks/>
+}
 #: What a busy machine may be answered.
 BUSY = set() if STRICT else {"stock_busy", "server_busy"}
 #: Whether the migration's index is whole; NULL without it.

@@ -90,7 +90,11 @@ def site(
     shared_url: str, valkey: Valkey, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("proxy")
-    env = {"DATABASE_URL": shared_url, "REDIS_URL": valkey.url, "TRUSTED_PROXIES": "1"}
+    env = {
+        "DATABASE_URL": shared_url,
+        "REDIS_URL": valkey.url,
+        "TRUSTED_PROXIES": "1",  # <throttling/>
+    }
     api = Api(env["DATABASE_URL"], valkey.url)
     api.make_keys()
     api.stock()

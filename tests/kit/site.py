@@ -76,8 +76,10 @@ class Site:
         self.env = {
             "DATABASE_URL": database_url,
             "REDIS_URL": self.valkey.url,
+            # <freezes>
             # API processes are killed: every order is to end all the same, and soon.
             "DOOR_FREEZE_AFTER_SECONDS": "0",
+            # </freezes>
             **settings,
         }
         upgrade(database_url)  # does nothing where a fixture did

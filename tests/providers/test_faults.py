@@ -45,7 +45,7 @@ class Town:
             "REDIS_URL": redis_url,
             "WEBHOOK_ALLOW_PRIVATE": "1",
             "WEBHOOK_TIMEOUT_SECONDS": "1",
-            "DOOR_FREEZE_AFTER_SECONDS": "0",
+            "DOOR_FREEZE_AFTER_SECONDS": "0",  # <freezes/>
         }
         self._folder, self._stack = folder, stack
 

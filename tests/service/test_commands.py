@@ -1,4 +1,4 @@
-"""flask --app orders.app keys ..., providers ... and stock ..."""
+"""flask --app orders.app keys ... and stock ..., and a feature's."""
 
 import errno
 import json

@@ -18,6 +18,12 @@ from tests.kit.api import Api, serving
 from tests.providers.provider import Provider  # <providers/>
 
 
+@pytest.fixture
+def frozen_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time passes for rate limits: what is used up does not come back, however slow the machine."""
+    monkeypatch.setattr("throttled.utils.now_mono_f", lambda: 1000.0)
+
+
 @pytest.mark.usefixtures("frozen_limits")
 def test_a_key_used_too_often_is_refused_and_others_are_not(
     migrated_url: str, valkey: Valkey
