@@ -2,9 +2,10 @@
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import parent_process
+from typing import Any
 
 import click
 from flask import Flask
@@ -34,6 +35,12 @@ class Id(BaseConverter):
         return value.lower()
 
 
+class Application(Flask):
+    def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """Of these functions none is a coroutine, for which Flask looks in each request."""
+        return func
+
+
 def commands() -> Iterator[click.Command]:
     """Of ``python -m orders`` and ``flask --app orders.app``."""
     yield from (keys, stock_commands)
@@ -47,7 +54,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     Called without settings, as by granian and flask, it is the process's entry point: it reads them
     from the environment and configures logging. Raises SettingsInvalid.
     """
-    app = Flask(__name__, static_folder=None)
+    app = Application(__name__, static_folder=None)
     app.request_class = StrictRequest
     app.url_map.converters["uuid"] = Id
     # Otherwise a path with two slashes is redirected, to whatever host the request named.

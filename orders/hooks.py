@@ -1,18 +1,18 @@
 """The hooks by which features attach to the service, and who schedules its checks."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 
 from orders.errors import OrderError
 from orders.order.domain import CancelledOrder, NewOrder
 
-Refusing = AbstractContextManager[OrderError | None]
-Around = AbstractContextManager[object]
+R = TypeVar("R")
+#: What a hook is called around: it returns what this returns.
+Call = Callable[[], Any]
 Known = Callable[[], bool]
 Post = Callable[[Mapping[str, str]], Any]
 
@@ -31,9 +31,8 @@ class Hooks:
     """
 
     def __init__(self) -> None:
-        #: Around placing an order: it may wait, and raise; then it yields why the order is not placed, or None. Those
-        #: after that one are not called.
-        self.before_placing: list[Callable[[NewOrder], Refusing]] = []
+        #: Around placing an order: it may wait, or raise. If it raises TooMuch, a known key gets its order all the same.
+        self.around_placing: list[Callable[[NewOrder, Call], Any]] = []
         #: Before a payment, given its client and provider: why it is not recorded, or None.
         self.before_payment: list[Callable[[str, str], OrderError | None]] = []
         #: After an order that was kept has ended, or its deadline has moved, with a connection that has committed that.
@@ -50,9 +49,9 @@ class Hooks:
         self.before_serving: list[Callable[[str], object]] = []
         #: Around checking a credential that is not known yet, given the address that it came from, its endpoint or "",
         #: and whether such a credential exists: may raise TooManyRequests. What raises NotAuthenticated was wrong.
-        self.around_checking: list[Callable[[str | None, str, Known], Around]] = []
+        self.around_checking: list[Callable[[str | None, str, Known, Call], Any]] = []
         #: Around reading a body that came with "keys" or "signatures": may raise ServerBusy.
-        self.around_reading: list[Callable[[str], Around]] = []
+        self.around_reading: list[Callable[[str, Call], Any]] = []
         #: In a worker, the latest time that the database's clock can show, unless it jumped; None: not known.
         self.clocks: list[Callable[[], datetime | None]] = []
         #: In a worker, about once a second.
@@ -66,20 +65,20 @@ class Hooks:
         #: What stops everybody's deadlines at the moment, in a sentence, or "". Raises StorageUnavailable.
         self.stopped: list[Callable[[], str]] = []
 
-    @contextmanager
-    def placing(self, new: NewOrder) -> Iterator[OrderError | None]:
-        """Yields the first reason why the order is not placed."""
-        with ExitStack() as around:
-            refusals = (around.enter_context(hook(new)) for hook in self.before_placing)
-            yield next(filter(None, refusals), None)
+    def place(self, new: NewOrder, call: Callable[[NewOrder], R]) -> R:
+        return _within(self.around_placing, partial(call, new), new)
 
-    def checking(
-        self, address: str | None, at: str = "", known: Known = lambda: False
-    ) -> AbstractContextManager[None]:
-        return _within(hook(address, at, known) for hook in self.around_checking)
+    def check(
+        self,
+        call: Callable[[], R],
+        address: str | None,
+        at: str = "",
+        known: Known = lambda: False,
+    ) -> R:
+        return _within(self.around_checking, call, address, at, known)
 
-    def reading(self, came_with: str) -> AbstractContextManager[None]:
-        return _within(hook(came_with) for hook in self.around_reading)
+    def read(self, call: Callable[[], R], came_with: str) -> R:
+        return _within(self.around_reading, call, came_with)
 
     def refusal(self, client_id: str, provider: str) -> OrderError | None:
         return next(filter(None, (hook(client_id, provider) for hook in self.before_payment)), None)
@@ -114,12 +113,11 @@ class Hooks:
             observer(event, reason, count)
 
 
-@contextmanager
-def _within(hooks: Iterable[Around]) -> Iterator[None]:
-    with ExitStack() as around:
-        for each in hooks:
-            around.enter_context(each)
-        yield
+def _within(hooks: Sequence[Callable[..., Any]], call: Callable[[], R], *given: Any) -> R:
+    """Within all of these; the first is the outermost."""
+    for hook in reversed(hooks):
+        call = partial(hook, *given, call)
+    return call()
 
 
 def _sent(

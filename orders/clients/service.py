@@ -17,7 +17,7 @@ from orders.clients.domain import KEY_PREFIX, ApiKey, Client, ValidKey, parted
 from orders.db.files import Room
 from orders.db.ids import MILLISECOND, is_uuid, new_id
 from orders.db.statements import Service, made_of
-from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable
+from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable, Unauthorized
 
 SQL = Room("orders.clients")
 #: A key's last use is recorded at most this often.
@@ -108,8 +108,8 @@ class Clients(Service):
         """Whether there is a key of this id, even if it is not cached."""
         return self._cached.knows(key_id)
 
-    def authenticate(self, api_key: str, *, stale: bool = False) -> Client | None:
-        """The client whose key this is, with what the key may do; records that it is used.
+    def authenticate(self, api_key: str, *, stale: bool = False) -> Client:
+        """The client whose key this is, with what the key may do; records that it is used. Raises Unauthorized.
 
         With ``stale``, an expired cache entry is good enough while the database does not answer.
         """
@@ -119,7 +119,7 @@ class Clients(Service):
         # A key keeps its secret: who guesses that of a cached one costs no query.
         found = self._cached.find(key_id, self._read, stale=stale)
         if found is None or not is_secret(secret, found.secret_hash):
-            return None
+            raise Unauthorized
         if found.unused_ms > _ms(USE_IS_NOTED_EVERY) and not found.read_only:
             with suppress(StorageUnavailable), self._autocommit() as sql:
                 SQL.note_use(sql, id=key_id, ms=_ms(USE_IS_NOTED_EVERY))

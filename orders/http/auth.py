@@ -1,6 +1,7 @@
 """What all routes share: who calls, and what they call."""
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from flask import current_app, g, request
@@ -32,13 +33,13 @@ def authenticate(scopes: Collection[str], *, stale: bool = False) -> None:
     key = given.token if given and given.type == "bearer" else None
     if not key:
         raise Unauthorized
-    clients, hooks, (key_id, _) = services().clients, services().hooks, parted(key)
-    client = clients.recall(key)
-    if client is None:
-        with hooks.checking(request.remote_addr, known=lambda: clients.knows(key_id)):
-            client = clients.authenticate(key, stale=stale)
-            if client is None:
-                raise Unauthorized
+    wired, (key_id, _) = services(), parted(key)
+    clients, hooks = wired.clients, wired.hooks
+    client = clients.recall(key) or hooks.check(
+        partial(clients.authenticate, key, stale=stale),
+        request.remote_addr,
+        known=lambda: clients.knows(key_id),
+    )
     for hook in hooks.before_serving:
         hook(key_id)
     g.client, g.key_id = client, key_id
@@ -81,6 +82,11 @@ def page(found: list[Any], query: Any) -> dict[str, Any]:
     """A page of a list, with the cursor of the next one."""
     more = len(found) == query.limit
     return {"data": found, "next_cursor": query.cursor_after(found[-1]) if more else None}
+
+
+def location(id_: str) -> dict[str, str]:
+    """Where something is found that was made: below the path to which it was posted."""
+    return {"Location": f"{request.script_root}{request.path}/{id_}"}
 
 
 def replay_header(replayed: bool) -> dict[str, str]:  # noqa: FBT001  the name says what it is

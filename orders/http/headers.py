@@ -29,8 +29,9 @@ def _enter() -> None:
     KEY_ID.set(None)  # that of the request before
     given = request.headers.get(HEADER, "")
     g.request_id = given if GIVEN.fullmatch(given) else str(uuid7())
+    g.origin = Origin(g.request_id, g.get("traceparent", ""))
     structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(**origin().fields())
+    structlog.contextvars.bind_contextvars(**g.origin.fields())
     for name, values in request.args.lists() if request.query_string else ():
         if len(values) > 1:
             raise BadRequest(f"The parameter {name[:50]!r} is there {len(values)} times.")
@@ -38,9 +39,11 @@ def _enter() -> None:
 
 def origin() -> Origin:
     """This request, as the origin of an order."""
-    return Origin(g.request_id, g.get("traceparent", ""))
+    known: Origin = g.origin
+    return known
 
 
 def _leave(response: Response) -> Response:
-    response.headers.extend({HEADER: g.request_id, "X-Content-Type-Options": "nosniff"})
+    response.headers.add(HEADER, g.request_id)
+    response.headers.add("X-Content-Type-Options", "nosniff")
     return response

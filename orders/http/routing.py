@@ -3,27 +3,28 @@
 The API's description is made from that.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from http import HTTPStatus
 from inspect import get_annotations
 from typing import Any, TypeVar
 
-from flask import Blueprint, Request, current_app, request
+from flask import Blueprint, Request, Response, request
 from pydantic import BaseModel, RootModel, ValidationError
+from werkzeug.datastructures import Headers
 
 from orders.errors import OrderError
 from orders.http.auth import authenticate
 from orders.http.problems import InvalidInput
 
 View = TypeVar("View", bound=Callable[..., Any])
-#: How each input is read, and the status of one that is not valid. In a header or a query, that makes
-#: the whole request malformed.
-INPUTS: dict[str, tuple[Callable[[Request], Any], int]] = {
-    "header": (lambda sent: {k.lower().replace("-", "_"): v for k, v in sent.headers}, 400),
-    "query": (lambda sent: sent.args.to_dict(), 400),
-    "body": (lambda sent: sent.get_json(), 422),
+#: How each input is read, given the names of its fields, and the status of one that is not valid. In a header or a
+#: query, that makes the whole request malformed.
+INPUTS: dict[str, tuple[Callable[[Request, Iterable[str]], Any], int]] = {
+    "header": (lambda sent, names: _headers(sent.headers, names), 400),
+    "query": (lambda sent, _names: sent.args.to_dict(), 400),
+    "body": (lambda sent, _names: sent.get_json(), 422),
 }
 Arguments = Mapping[str, Any]
 
@@ -131,7 +132,7 @@ def _read(name: str, schema: type[BaseModel]) -> BaseModel:
     """Raises InvalidInput, and what reading a body raises."""
     read, status = INPUTS[name]
     try:
-        return schema.model_validate(read(request))
+        return schema.model_validate(read(request, schema.model_fields))
     except ValidationError as error:
         wrong: dict[str, list[str]] = {}
         # The place of what is wrong begins with the tag of a union, which is in no body.
@@ -140,6 +141,22 @@ def _read(name: str, schema: type[BaseModel]) -> BaseModel:
             place = ".".join(map(str, each["loc"][tags:]))
             wrong.setdefault(place or "_schema", []).append(each["msg"])
         raise InvalidInput(status, wrong) from error
+
+
+def _headers(sent: Headers, names: Iterable[str]) -> dict[str, str]:
+    given = ((name, sent.get(name.replace("_", "-"))) for name in names)
+    return {name: value for name, value in given if value is not None}
+
+
+class Json(Response):
+    """Its headers are complete as they are, except for a status without a body."""
+
+    def get_wsgi_headers(self, environ: Any) -> Headers:
+        return (
+            super().get_wsgi_headers(environ)
+            if self.status_code == HTTPStatus.NO_CONTENT
+            else self.headers
+        )
 
 
 def _rendered(result: Any, contract: Contract) -> Any:
@@ -152,6 +169,4 @@ def _rendered(result: Any, contract: Contract) -> Any:
     text = (
         contract.returns.model_validate(result).model_dump_json() + "\n" if contract.returns else ""
     )
-    made = current_app.response_class(text, status, mimetype="application/json")
-    made.headers.update(headers)
-    return made
+    return Json(text, status, headers, mimetype="application/json")

@@ -40,8 +40,7 @@ class StrictRequest(Request):
         if "HTTP_TRANSFER_ENCODING" in self.environ:
             raise LengthRequired("Send the body whole, with its Content-Length.")
         # WSGI has no timeout either: a slow sender keeps the thread that reads.
-        with current_app.extensions["orders"].hooks.reading(came_with):
-            body = self.get_data()
+        body: bytes = current_app.extensions["orders"].hooks.read(self.get_data, came_with)
         length = self.content_length
         if length is None and body:  # HTTP/2
             raise LengthRequired

@@ -35,7 +35,7 @@ class Payments(Reads):
         super().__init__(engine)
         self._hooks = hooks or Hooks()
 
-    def _change(
+    def _write(
         self, sql: sa.Connection, statement: Statement, **values: Any
     ) -> tuple[list[sa.Row[Any]], float]:
         """Run a statement that writes events of a client, and tell who waits for that. Returns its rows, and when
@@ -44,10 +44,6 @@ class Payments(Reads):
         rows, answered_at = [*statement(sql, **values, key_id=KEY_ID.get())], monotonic()
         if rows:
             self._hooks.tell([values["client_id"]], sql)
-        # Not getattr with a default: for a column that is not there, SQLAlchemy writes a whole error.
-        if rows and "was_kept" in rows[0]._fields and rows[0].was_kept:
-            for hook in self._hooks.after_change:
-                hook(sql, values["order_id"])
         return rows, answered_at
 
     def refund(
@@ -83,7 +79,7 @@ class Payments(Reads):
         (enter, find), (amount, currency) = statements, of
         own = {"id": named["payment_id"], "client_id": named["client_id"]}
         with self._autocommit() as sql:
-            new, _ = self._change(sql, enter, **named, amount=amount, currency=currency)
+            new, _ = self._write(sql, enter, **named, amount=amount, currency=currency)
             known = None if new else find(sql, **named).one_or_none()
             # Last: whoever sees the payment has seen its entries.
             payment = one(PAYMENT, SQL.get_payment(sql, **own))

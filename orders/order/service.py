@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from orders.db.errors import retried, waited_for
+from orders.db.files import Statement
 from orders.db.ids import array_of, new_id, random_part
 from orders.db.statements import one
 from orders.db.tables import orders
@@ -20,6 +21,7 @@ from orders.errors import (
     AlreadyPaid,
     KeyInFlight,
     KeyReused,
+    NotAvailable,
     OrderCancelled,
     OrderError,
     OrderNotFound,
@@ -74,27 +76,21 @@ class OrderService(Payments):
         """Place an order and reserve its stock, once for each idempotency key. What costs nothing is paid at once.
 
         Raises TimeoutOutOfRange, UnknownSku, OutOfStock, MixedCurrencies, TotalTooLarge, KeyReused,
-        KeyInFlight; what `Hooks.before_placing` yielded, unless the key is known.
+        KeyInFlight; what `Hooks.around_placing` raises.
         """
-        with self._hooks.placing(new) as refusal, self._autocommit() as sql:
-            try:
-                timeout_ms = self._timeouts.ms(new.timeout_seconds)
-                if refusal is not None:
-                    raise refusal
-                order, placed_at = self._place(sql, new, timeout_ms)
-            except OrderError as error:
-                # Whatever the reason, a known key gets its original response: the same request,
-                # sent twice, may have taken the last of the stock.
-                named = {"client_id": new.client_id, "key": new.key}
-                row = SQL.get_placed_with_key(sql, **named).one_or_none()
-                if row is not None:
-                    if not is_same(new, row.fingerprint, ORDER(row)):
-                        raise KeyReused from None
-                    return Placed(ORDER(row), replayed=True)
-                if not isinstance(error, KeyReused | UnknownSku):
-                    raise
-                # Its order may have been deleted since the key was found.
-                order, placed_at = self._place(sql, new, timeout_ms)
+        try:
+            order, placed_at = self._hooks.place(new, self._place)
+        except NotAvailable:
+            raise
+        except OrderError as error:
+            # Whatever the reason, a known key gets its original response: the same request,
+            # sent twice, may have taken the last of the stock.
+            if (known := self._placed_before(new)) is not None:
+                return known
+            if not isinstance(error, KeyReused | UnknownSku):
+                raise
+            # Its order may have been deleted since the key was found.
+            order, placed_at = self._hooks.place(new, self._place)
         self._hooks.observe(EventType.CREATED)
         if order.status is OrderStatus.PAID:  # it costs nothing
             self._hooks.observe(EventType.PAID)
@@ -105,7 +101,8 @@ class OrderService(Payments):
         self._scheduler.schedule(order.id, delay_ms=delay_ms - 1000 * (monotonic() - placed_at))
         return Placed(order, replayed=False)
 
-    def _place(self, sql: sa.Connection, new: NewOrder, timeout_ms: int) -> tuple[Order, float]:
+    def _place(self, new: NewOrder) -> tuple[Order, float]:
+        timeout_ms = self._timeouts.ms(new.timeout_seconds)
         # Without a timeout of its own, its default: the shortest of its SKUs' timeouts counts.
         min_ms, max_ms = (None, None) if new.timeout_seconds else self._timeouts.bounds_ms
         of = ("client_id", "key", "fingerprint", *NO_DETAILS)
@@ -113,13 +110,33 @@ class OrderService(Payments):
         values["skus"] = [*new.quantities]
         values["quantities"] = array_of(map(str, new.quantities.values()))
         values |= {"timeout_ms": timeout_ms, "min_ms": min_ms, "max_ms": max_ms}
-        try:
-            rows, placed_at = self._change(sql, SQL.place, **values, random=random_part())
-        except sa.exc.OperationalError as error:
-            if waited_for(error, "orders"):
-                raise KeyInFlight from error
-            raise
+        with self._autocommit() as sql:
+            try:
+                rows, placed_at = self._write(sql, SQL.place, **values, random=random_part())
+            except sa.exc.OperationalError as error:
+                if waited_for(error, "orders"):
+                    raise KeyInFlight from error
+                raise
         return placed_order(new, rows), placed_at
+
+    def _placed_before(self, new: NewOrder) -> Placed | None:
+        """What the key placed. Raises KeyReused if that was another order."""
+        with self._reading() as sql:
+            placed = SQL.get_placed_with_key(sql, client_id=new.client_id, key=new.key)
+            row = placed.one_or_none()
+        if row is not None and not is_same(new, row.fingerprint, ORDER(row)):
+            raise KeyReused
+        return None if row is None else Placed(ORDER(row), replayed=True)
+
+    def _change(
+        self, sql: sa.Connection, statement: Statement, **values: Any
+    ) -> tuple[list[sa.Row[Any]], float]:
+        """`_write` to an existing order."""
+        rows, answered_at = self._write(sql, statement, **values)
+        if rows and rows[0].was_kept:
+            for hook in self._hooks.after_change:
+                hook(sql, values["order_id"])
+        return rows, answered_at
 
     @retried
     def extend(

@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from orders.errors import OrderError
 from orders.features.throttling.bulkhead import Bulkhead
 from orders.features.throttling.errors import StockBusy
 from orders.features.throttling.feature import Receiving
-from orders.hooks import Hooks
+from orders.hooks import Call, Hooks
 from orders.order.domain import NewOrder
 from orders.wiring import bootstrap
 
@@ -127,13 +128,19 @@ def test_no_more_than_allowed_are_inside_however_many_come() -> None:
 
 def test_an_order_that_was_refused_takes_no_place() -> None:
     bulkhead, refusal, hooks = Bulkhead(1, StockBusy, patience_seconds=0), OrderError(), Hooks()
-    hooks.before_placing += [
-        lambda _: nullcontext(refusal),
-        lambda new: bulkhead.enter(new.quantities),
-    ]
+
+    def refuse(_new: NewOrder, _place: Call) -> Any:
+        raise refusal
+
+    def place(new: NewOrder, call: Call) -> Any:
+        with bulkhead.enter(new.quantities):
+            return call()
+
+    hooks.around_placing += [refuse, place]
     new = NewOrder(client_id="c", key="k", fingerprint="f", quantities={"tea": 1})
-    with bulkhead.enter({"tea"}), hooks.placing(new) as found:
-        assert found is refusal
+    with bulkhead.enter({"tea"}), pytest.raises(OrderError) as found:
+        hooks.place(new, lambda _new: None)
+    assert found.value is refusal
 
 
 def _enter(bulkhead: Bulkhead) -> None:

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from flask import url_for
-
 from orders import errors
 from orders.db.ids import named_id
 from orders.features.freezes.errors import FreezeEnded, FreezeNotFound, FreezeOutOfRange
@@ -15,7 +13,7 @@ from orders.features.freezes.schemas import (
     FreezesQuery,
 )
 from orders.features.freezes.service import Freezes
-from orders.http.auth import caller, calling_key, log_key, page, replay_header, services
+from orders.http.auth import caller, calling_key, location, log_key, page, replay_header, services
 from orders.http.routing import Routes, answers
 from orders.http.schemas.orders import OptionalKeyIn
 
@@ -46,8 +44,7 @@ def create_freeze(header: OptionalKeyIn, body: FreezeIn) -> Any:
         made_id=None if key is None else named_id(caller(), key),
     )
     log_key("freeze", freeze=made.id)
-    location = {"Location": url_for("freezes.get_freeze", freeze_id=made.id)}
-    return made, location | replay_header(replayed)
+    return made, location(made.id) | replay_header(replayed)
 
 
 @freezes.get("/freezes", returns=FreezesOut, scopes=ROLES)

@@ -12,7 +12,7 @@ from orders.wiring import Services
 def wire(services: Services) -> Iterator[object]:
     settings = services.settings[LimitsSettings]
     made = UnpaidLimits(services.engine, settings.max_unpaid_orders, settings.max_held_pieces)
-    services.hooks.before_placing.append(made.placing)
+    services.hooks.around_placing.append(made.placing)
     yield made
 
 

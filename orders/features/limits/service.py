@@ -1,20 +1,20 @@
 """How much a client may reserve without paying: unpaid orders, and the pieces in them."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Condition
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from orders.db.database import Bind
 from orders.db.files import Room
 from orders.db.statements import Service, made_of
-from orders.errors import OrderError
+from orders.errors import TooMuch
 from orders.features.limits.errors import TooManyHeldPieces, TooManyUnpaidOrders
 from orders.order.domain import NewOrder
 
+T = TypeVar("T")
 SQL = Room("orders.features.limits")
 #: How long a count may be used to admit orders. An order is refused only after a fresh count.
 COUNT_SECONDS = 1.0
@@ -79,25 +79,23 @@ class UnpaidLimits(Service):
         self._most = min((limit for limit in (max_orders, max_pieces) if limit), default=0)
         self._accounts: dict[str, _Account] = {}
 
-    @contextmanager
-    def placing(self, new: NewOrder) -> Iterator[OrderError | None]:
-        """Reserve room for an order while it is placed; yields the error if there is none."""
+    def placing(self, new: NewOrder, place: Callable[[], T]) -> T:
+        """Reserve room for an order while it is placed. Raises TooMuch if there is none."""
         if not self._most:
-            yield None
-            return
+            return place()
         client_id = new.client_id
         account = self._accounts.setdefault(client_id, _Account())
         order = Unpaid(1, sum(new.quantities.values()))
-        refusal = self._begin(client_id, account, order)
+        if refusal := self._begin(client_id, account, order):
+            raise refusal
         try:
-            yield refusal
+            return place()
         finally:
-            if refusal is None:
-                with account.changed:
-                    account.ended = account.ended.plus(order)
-                    account.changed.notify_all()
+            with account.changed:
+                account.ended = account.ended.plus(order)
+                account.changed.notify_all()
 
-    def _begin(self, client_id: str, account: _Account, order: Unpaid) -> OrderError | None:
+    def _begin(self, client_id: str, account: _Account, order: Unpaid) -> TooMuch | None:
         with account.changed:
             now = monotonic()
             if account.counted is not None and now < account.count_at:
@@ -115,7 +113,7 @@ class UnpaidLimits(Service):
                 if account.begun != account.ended and not account.changed.wait(PATIENCE_SECONDS):
                     return refusal
 
-    def _admit(self, account: _Account, order: Unpaid) -> OrderError | None:
+    def _admit(self, account: _Account, order: Unpaid) -> TooMuch | None:
         refusal = self._excess(account.with_begun(order))
         if refusal is None:
             account.begun = account.begun.plus(order)
@@ -136,7 +134,7 @@ class UnpaidLimits(Service):
         [unpaid] = self._all(UNPAID, SQL.count_unpaid, client_id=client_id, most=most)
         return unpaid
 
-    def _excess(self, unpaid: Unpaid) -> OrderError | None:
+    def _excess(self, unpaid: Unpaid) -> TooMuch | None:
         """The error for that much; None if it is within the limits."""
         if self._max_orders and unpaid.orders > self._max_orders:
             return TooManyUnpaidOrders(f"The limit is {self._max_orders}.", limit=self._max_orders)

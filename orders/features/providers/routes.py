@@ -1,6 +1,7 @@
 """Webhooks of payment providers, which have no key: their messages are signed."""
 
 import time
+from functools import partial
 from typing import Any, cast
 
 from flask import request
@@ -31,14 +32,16 @@ def signed(endpoint_id: str) -> dict[str, Any]:
     headers = {name.lower(): value for name, value in request.headers}
     known, hooks = services()[Providers], services().hooks
     if not known.knows(endpoint_id):
-        with hooks.checking(request.remote_addr):
-            # Only its provider knows an endpoint's id: nobody else gets a body read.
-            known.check(endpoint_id)
-    # A provider sends for many clients: one's wrong secret must not shut out the others.
-    with hooks.checking(request.remote_addr, endpoint_id):
+        # Only its provider knows an endpoint's id: nobody else gets a body read.
+        hooks.check(partial(known.check, endpoint_id), request.remote_addr)
+
+    def read() -> dict[str, Any]:
         body = cast("StrictRequest", request).whole_body("signatures")
         sender = known.authenticate(endpoint_id, headers, body, now_seconds=time.time())
-    return {"sender": sender, "body": body}
+        return {"sender": sender, "body": body}
+
+    # A provider sends for many clients: one's wrong secret must not shut out the others.
+    return hooks.check(read, request.remote_addr, endpoint_id)
 
 
 @providers.post(

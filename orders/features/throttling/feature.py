@@ -1,7 +1,7 @@
 """Throttling: rate limits, and bulkheads around what one caller could make everybody wait for."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
@@ -12,6 +12,8 @@ from orders.features.throttling.bulkhead import Bulkhead
 from orders.features.throttling.errors import StockBusy
 from orders.features.throttling.rate_limits import RateLimits
 from orders.features.throttling.settings import ThrottlingSettings
+from orders.hooks import Call
+from orders.order.domain import NewOrder
 from orders.wiring import Services
 
 
@@ -33,13 +35,22 @@ def wire(services: Services) -> Iterator[object]:
     threads, patience = services.settings.database_pool_size, services.settings.lock_timeout_seconds
     half = max(1, threads // 2)
     placing = Bulkhead(half, StockBusy, longest_wait_seconds=patience)
-    hooks.before_placing.append(lambda new: placing.enter(new.quantities))
     # Together they leave a thread to everybody else, from four threads on.
     receiving = Receiving(
         Bulkhead(max(1, min(half, threads - 3)), ServerBusy),
         Bulkhead(max(1, half // 2), ServerBusy),
     )
-    hooks.around_reading.append(lambda came_with: getattr(receiving, came_with).enter(["body"]))
+
+    def place(new: NewOrder, call: Call) -> Any:
+        with placing.enter(new.quantities):
+            return call()
+
+    def read(came_with: str, call: Call) -> Any:
+        with getattr(receiving, came_with).enter(["body"]):
+            return call()
+
+    hooks.around_placing.append(place)
+    hooks.around_reading.append(read)
     yield limits
     yield receiving
 

@@ -6,15 +6,16 @@ protected. On N processes a key may send N times as much.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from ipaddress import IPv6Network
+from typing import TypeVar
 
 from throttled import Throttled, per_sec
 from throttled.store import MemoryStore
 
 from orders.errors import NotAuthenticated, TooManyRequests
 
+T = TypeVar("T")
 #: How many callers are tracked; beyond that, those who came longest ago are forgotten.
 MOST_CALLERS = 10_000
 #: Wrong keys and signatures that one address may send. Each costs a query.
@@ -34,14 +35,13 @@ class RateLimits:
         if result.limited:
             raise TooManyRequests(retry_after=math.ceil(result.state.retry_after))
 
-    @contextmanager
     def checking(
-        self, address: str | None, at: str = "", known: Callable[[], bool] = lambda: False
-    ) -> Iterator[None]:
-        """Around checking a stranger's credential: counts one that is wrong. Raises as `admit_stranger` does."""
+        self, address: str | None, at: str, known: Callable[[], bool], check: Callable[[], T]
+    ) -> T:
+        """Check a stranger's credential: counts one that is wrong. Raises as `admit_stranger` does."""
         self.admit_stranger(address, at, unless=known)
         try:
-            yield
+            return check()
         except NotAuthenticated:
             self.count_stranger(address, at)
             raise

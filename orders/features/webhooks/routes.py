@@ -19,7 +19,7 @@ from orders.features.webhooks.schemas import (
     WebhookWithSecretOut,
 )
 from orders.features.webhooks.service import Webhooks
-from orders.http.auth import caller, page, reader, replay_header, services
+from orders.http.auth import caller, location, page, reader, replay_header, services
 from orders.http.routing import Routes, answers
 from orders.http.schemas.orders import OptionalKeyIn
 
@@ -43,8 +43,7 @@ def create_webhook(header: OptionalKeyIn, body: WebhookIn) -> Any:
     made, secret, replayed = services()[Webhooks].subscribe(
         caller(), url=body.url, events=body.events, key=header.idempotency_key
     )
-    location = {"Location": url_for("webhooks.get_webhook", webhook_id=made["id"])}
-    headers = location | replay_header(replayed)
+    headers = location(made["id"]) | replay_header(replayed)
     return {**made, "secret": secret}, headers
 
 

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from flask import url_for
 from werkzeug.exceptions import BadRequest
 
 from orders import errors
-from orders.http.auth import caller, may, page, reader, replay_header, services
+from orders.http.auth import caller, location, may, page, reader, replay_header, services
 from orders.http.headers import origin
 from orders.http.routes.preconditions import etag, expected_versions
 from orders.http.routing import Routes, answers
@@ -51,7 +50,7 @@ def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
     )
     placed = services().orders.place(new)
     headers = {
-        "Location": url_for("orders.get_order", order_id=placed.order.id),
+        **location(placed.order.id),
         **etag(placed.order.version),
         **replay_header(placed.replayed),
     }
