@@ -83,6 +83,16 @@ def test_the_catalogue_of_faults_names_each_of_their_files() -> None:
     assert [path for path in folder.glob("test_*.py") if f"`{path.name}`" not in page] == []
 
 
+def test_the_pages_about_tests_name_only_files_that_exist() -> None:
+    for path in (ROOT / "tests" / "README.md", ROOT / "tests" / "faults" / "README.md"):
+        places = (path.parent, ROOT / "tests", ROOT)
+        named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|/))`", path.read_text())
+        assert len(named) > 5
+        assert [
+            name for name in named if not any((place / name).exists() for place in places)
+        ] == []
+
+
 def test_every_link_leads_to_a_file_and_to_a_heading_that_exist() -> None:
     for path, text in PAGES.items():
         for target in re.findall(r"\]\(([^)\s]+)\)", text):

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from devtools.processes import free_port
 from orders.config import Settings
 from orders.db.database import create_engine, session_settings
-from orders.features.doctor.doctor import Doctor
+from tests.kit.features import findings  # <doctor/>
 from tests.kit.pooler import pooling
 from tests.kit.site import Answer, Build, Customer
-from worker import Finding
+from worker import Finding  # <doctor/>
 
 pytestmark = pytest.mark.slow
 
@@ -37,13 +37,15 @@ def pooled(migrated_url: str, tmp_path: Path) -> Iterator[sa.URL]:
             )
 
 
+# <doctor>
 def examined(settings: Settings) -> Finding:
     engine = create_engine(settings)
-    found = {
-        each.check: each for each in Doctor(engine, session=session_settings(settings)).examine()
-    }
+    found = findings(engine, session=session_settings(settings))
     engine.dispose()
     return found["sql.settings"]
+
+
+# </doctor>
 
 
 def insist(ask: Callable[[], Answer]) -> Answer:
@@ -57,16 +59,23 @@ def insist(ask: Callable[[], Answer]) -> Answer:
 def test_all_goes_on_through_a_pooler(build: Build, pooled: sa.URL, migrated_url: str) -> None:
     url = pooled.render_as_string(hide_password=False)
     settings = Settings.of(database_url=url, redis_url="redis://nowhere", database_pooler=True)
+    role = f"ALTER ROLE CURRENT_USER IN DATABASE {pooled.database}"
+    statements = [
+        f"{role} SET {name} = '{value}'" for name, value in session_settings(settings).items()
+    ]
+    # <doctor>
     wrong = examined(settings)
     assert "enable_seqscan is not off" in wrong.summary
+    statements = wrong.advice.partition(": ")[2].split(";")[:-1]
+    # </doctor>
     with psycopg.connect(migrated_url.replace("+psycopg", ""), autocommit=True) as connection:
-        for statement in wrong.advice.partition(": ")[2].split(";")[:-1]:
+        for statement in statements:
             connection.execute(statement.encode())
     with psycopg.connect(
         host=pooled.host, port=pooled.port, dbname="pgbouncer", user="pgbouncer", autocommit=True
     ) as console:
         console.execute("RECONNECT", prepare=False)
-    assert examined(settings).level == "ok"
+    assert examined(settings).level == "ok"  # <doctor/>
 
     site = build()
     site.env |= {"DATABASE_URL": url, "DATABASE_POOLER": "true"}
