@@ -6,6 +6,8 @@ The first level says of which kind a refusal is; `orders.http.problems` has a st
 import re
 from typing import Any, ClassVar
 
+from worker import Unavailable
+
 
 class OrderError(Exception):
     """The order service could not do what was asked."""
@@ -24,7 +26,7 @@ class OrderError(Exception):
     def __init__(self, detail: str = "", **facts: Any) -> None:
         #: What a program may want to know besides the code.
         self.facts = facts
-        super().__init__(f"{(self.__doc__ or '').strip()} {detail}".strip())
+        Exception.__init__(self, f"{(self.__doc__ or '').strip()} {detail}".strip())
 
 
 class NotAuthenticated(OrderError):
@@ -37,11 +39,7 @@ class Unauthorized(NotAuthenticated):
     challenge = 'Bearer realm="orders"'
 
 
-class NotAllowed(OrderError):
-    """The caller may not do that."""
-
-
-class Forbidden(NotAllowed):
+class Forbidden(OrderError):
     """This key may not do that."""
 
 
@@ -157,7 +155,7 @@ class QueueUnavailable(NotAvailable):
     """Redis does not answer."""
 
 
-class StorageUnavailable(NotAvailable):
+class StorageUnavailable(NotAvailable, Unavailable):
     """The database does not answer."""
 
 

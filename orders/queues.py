@@ -1,4 +1,4 @@
-"""The service's queues: their names, and how its errors and the engine's become each other's."""
+"""The service's queues: their names, and what it raises while they do not answer."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,12 +27,3 @@ def answering() -> Iterator[None]:
         raise QueueUnavailable from error
     except Unavailable as error:
         raise StorageUnavailable from error
-
-
-@contextmanager
-def outages() -> Iterator[None]:
-    """Raises Unavailable where the service raises StorageUnavailable."""
-    try:
-        yield
-    except StorageUnavailable as error:
-        raise Unavailable(str(error)) from error

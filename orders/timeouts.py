@@ -11,16 +11,14 @@ import sqlalchemy as sa
 from orders.config import Settings
 from orders.db.errors import LOCK_NOT_AVAILABLE, sqlstate
 from orders.db.tables import queue_pauses, unpaid_orders
-from orders.errors import StorageUnavailable
 from orders.feature import features
 from orders.hooks import Hooks
 from orders.log import log
 from orders.order.domain import CancelledOrder
 from orders.order.service import Report
 from orders.origin import Origin
-from orders.queues import outages
 from orders.wiring import Services, bootstrap
-from worker import Backoff, DeadLetter, Flow, NoOp, Outcome, Task, Unavailable
+from worker import Backoff, DeadLetter, Flow, NoOp, Outcome, Task
 from worker.records import Records
 
 #: Larger batches, which only a backlog makes, log each order only at LOG_LEVEL=debug: writing 500
@@ -53,8 +51,6 @@ def timeout_flow(services: Services) -> Flow:
         report, ids = _report(tasks.values(), hooks, time.time_ns()), [*(tasks.keys() - odd)]
         try:
             left = orders.expire(connection, ids, report, hooks.not_after())
-        except StorageUnavailable as error:
-            raise Unavailable(str(error)) from error
         except sa.exc.OperationalError as error:
             if sqlstate(error) == LOCK_NOT_AVAILABLE:
                 hooks.blocked()
@@ -62,10 +58,6 @@ def timeout_flow(services: Services) -> Flow:
         if any(ms <= 0 for ms in left.values()):
             hooks.blocked()
         return {id_: NoOp() if ms == math.inf else ms for id_, ms in left.items()} | odd
-
-    @outages()
-    def stopped() -> str:
-        return "; ".join(filter(None, (hook() for hook in hooks.stopped)))
 
     return Records(
         services.engine,
@@ -77,8 +69,8 @@ def timeout_flow(services: Services) -> Flow:
         timeout_seconds=settings.statement_timeout_seconds,
         pauses=queue_pauses,
     ).flow(
-        probe=outages()(services.check_ready),
-        held=stopped,
+        probe=services.check_ready,
+        held=lambda: "; ".join(filter(None, (hook() for hook in hooks.stopped))),
         tick=hooks.tick,
         checks=lambda: (found for each in features() for found in each.examine(services)),
         batch_size=settings.batch_size,

@@ -23,7 +23,7 @@ from orders.order.domain import Timeouts
 from orders.order.service import OrderService
 from orders.queues import QUEUE
 from orders.stock.service import StockService
-from worker import BatchScheduler, DelayQueue, Pauses, connect
+from worker import BatchScheduler, DelayQueue, Pauses, Unavailable, connect
 from worker.records import TablePauses
 from worker.watch.logs import configure_logging
 from worker.watch.tracing import TracingUnavailable, configure_tracing
@@ -80,8 +80,11 @@ class Services:
         return TablePauses(self.engine, queue_pauses, queue)
 
     def check_ready(self) -> None:
-        """Raises what `orders.db.schema.check_ready` raises."""
-        check_ready(self.engine)
+        """The probe of each flow. Raises Unavailable, for the engine's doctor knows its name."""
+        try:
+            check_ready(self.engine)
+        except StorageUnavailable as error:
+            raise Unavailable(str(error)) from error
 
     def close(self) -> None:
         """Send what is still to be scheduled, and close all connections."""

@@ -12,7 +12,6 @@ from examples.sms_feature.tables import sms_messages
 from orders.db.files import Room
 from orders.db.tables import queue_pauses
 from orders.feature import Feature
-from orders.queues import outages
 from orders.wiring import Services
 from worker import DelayQueue, Flow
 from worker.records import Records
@@ -48,7 +47,7 @@ def sms_flow(services: Services) -> Flow:
         handle=send,
         queue=DelayQueue(services.redis, SMS_QUEUE),
         pauses=queue_pauses,
-    ).flow(probe=outages()(services.check_ready), batch_size=1, **services.settings.of_each_flow)
+    ).flow(probe=services.check_ready, batch_size=1, **services.settings.of_each_flow)
 
 
 FEATURE = Feature(

@@ -1,9 +1,8 @@
 """Translates database errors into the service's own. The engine knows which of them are transient."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -12,10 +11,9 @@ from orders.errors import RowLocked, SchemaOutdated, StorageUnavailable, Storage
 from worker.records import outages
 from worker.records.outages import is_transient
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 READ_ONLY, sqlstate = outages.READ_ONLY, outages.sqlstate
+#: Run a method that is one transaction again if it lost a conflict with another one.
+retried = outages.retried
 #: What to do about a schema that is missing or older.
 MIGRATE = "run python -m orders migrate"
 #: What to do about a user that lacks a right.
@@ -38,11 +36,6 @@ def translated() -> Iterator[None]:
         if sqlstate(error) == NO_RIGHT:
             raise StorageUnfit(f"It answers {first_line(error)!r}: {GRANT}.") from error
         raise
-
-
-def retried(transaction: Callable[P, R]) -> Callable[P, R]:
-    """Run a method that is one transaction again if it lost a conflict with another one."""
-    return outages.retried(transaction, StorageUnavailable)
 
 
 def first_line(error: DBAPIError | PoolTimeout) -> str:

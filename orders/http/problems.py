@@ -15,7 +15,7 @@ from orders.log import log
 #: The status of each kind of error. All others are bugs: 500.
 STATUS: dict[type[OrderError], int] = {
     errors.NotAuthenticated: 401,
-    errors.NotAllowed: 403,
+    errors.Forbidden: 403,
     errors.NotFound: 404,
     errors.Conflict: 409,
     errors.PreconditionFailed: 412,
@@ -74,9 +74,8 @@ def status_of(error: type[OrderError]) -> int:
 
 def _from_order_error(error: OrderError) -> Response:
     detail = str(error)
-    if isinstance(
-        error, errors.StorageUnavailable
-    ):  # what a driver says of its server is for the log
+    if isinstance(error, errors.StorageUnavailable):
+        # What a driver says of its server is for the log.
         if current_app.extensions["orders"].outage.is_due():
             log.error("storage unavailable", error=detail, path=request.path)
         error, detail = errors.StorageUnavailable(), UNAVAILABLE

@@ -128,7 +128,7 @@ RULES = [
     Rule(
         "orders.*",
         never=("worker",),
-        but_not=(*ENGINE_ROOMS, "orders.db.errors", "orders.http.schemas.types"),
+        but_not=(*ENGINE_ROOMS, "orders.errors", "orders.db.errors", "orders.http.schemas.types"),
     ),
     Rule(
         "orders.db.errors",

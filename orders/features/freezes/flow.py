@@ -11,7 +11,6 @@ from orders.features.freezes.giving_back import GivingBack
 from orders.features.freezes.service import Freezes
 from orders.features.freezes.tables import freezes
 from orders.log import log
-from orders.queues import outages
 from orders.wiring import Services
 from worker import DelayQueue, Flow, NoOp, Outcome, Retry, Task
 from worker.records import Records
@@ -41,12 +40,7 @@ def thaw_flow(services: Services) -> Flow:
         # A call may begin its last statement at half of a statement's time.
         timeout_seconds=2 * settings.statement_timeout_seconds,
         pauses=queue_pauses,
-    ).flow(
-        probe=outages()(services.check_ready),
-        threads=1,
-        batch_size=1,
-        **settings.of_each_flow,
-    )
+    ).flow(probe=services.check_ready, threads=1, batch_size=1, **settings.of_each_flow)
 
 
 def frozen(services: Services) -> str:

@@ -7,7 +7,6 @@ from orders.db.statements import FIRST
 from orders.features.retention.service import Retention
 from orders.features.retention.settings import RetentionSettings
 from orders.log import log
-from orders.queues import outages
 from orders.wiring import Services
 from worker import Recurring, Retry, Task
 
@@ -27,7 +26,7 @@ def retention_flow(services: Services) -> Recurring:
         cron=CRON,
         timezone="UTC",
         handler=Pruner(services),
-        probe=outages()(services.check_ready),
+        probe=services.check_ready,
         pauses=services.pauses_of(RETENTION_QUEUE),
         threads=1,
         lease_seconds=settings.lease_seconds,
@@ -51,8 +50,7 @@ class Pruner:
         began = time.monotonic()
         # Also Redis's clock must call them old.
         not_after = datetime.fromtimestamp(min(time.time(), task.due_at_ms / 1000), UTC)
-        with outages():
-            deleted = self._services[Retention].delete(self._after, self._size, not_after)
+        deleted = self._services[Retention].delete(self._after, self._size, not_after)
         if deleted.orders:
             log.info("orders deleted", orders=deleted.orders)
         self._after = deleted.last_id or FIRST.id

@@ -28,7 +28,7 @@ from orders.http.schemas.orders import OrderOut
 from orders.http.schemas.types import rfc3339
 from orders.log import log
 from orders.origin import Origin
-from orders.queues import answering, outages
+from orders.queues import answering
 from orders.wiring import Services
 from worker import DeadLetter, DelayQueue, Due, Flow, NotDue, Outcome, Retry, Task
 from worker.log import Reminder
@@ -66,7 +66,7 @@ def webhook_flow(services: Services, sender: HttpSender | None = None) -> Flow:
         handler=deliver,
         sweep=deliver.forgotten,
         without_redis="handle",  # several workers may: the lease in each row decides
-        probe=outages()(services.check_ready),
+        probe=services.check_ready,
         pauses=kept,
         tick=deliver.prune,
         finish=deliver.finish,
@@ -102,8 +102,7 @@ class Deliverer:
             for task in tasks
             if not is_uuid(task.id)
         }
-        with outages():
-            lines = self._sending.find_lines([t.id for t in tasks if t.id not in outcomes])
+        lines = self._sending.find_lines([t.id for t in tasks if t.id not in outcomes])
         for line in lines:
             if line.due_in_ms > 0:
                 outcomes[line.id] = NotDue(line.due_in_ms)
@@ -122,11 +121,10 @@ class Deliverer:
         Until then the delivery has a task of its own, or none while it is being sent.
         """
         self._start()  # those that still wait because no thread could be started
-        with outages():
-            if not self._has_offered:
-                self._sending.offer_reminders()
-                self._has_offered = True
-            lines = self._sending.lines(after_seconds, min(0.0, before_seconds))
+        if not self._has_offered:
+            self._sending.offer_reminders()
+            self._has_offered = True
+        lines = self._sending.lines(after_seconds, min(0.0, before_seconds))
         found = [Due(line.id, line.due_in_ms) for line in lines]
         for start in range(0, len(found), PAGE_SIZE):
             yield found[start : start + PAGE_SIZE]

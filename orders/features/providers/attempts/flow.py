@@ -29,7 +29,6 @@ from orders.features.providers.tables import payment_attempts
 from orders.features.signing.sender import HttpSender
 from orders.features.signing.settings import SendingSettings
 from orders.log import log
-from orders.queues import outages
 from orders.wiring import Services
 from worker import Backoff, DelayQueue, Flow, NotDue, Outcome, Retry, Task
 from worker.records import Records
@@ -65,19 +64,13 @@ def attempt_flow(services: Services, gateways: Gateways | None = None) -> Flow:
         queue=DelayQueue(services.redis, ATTEMPT_QUEUE),
         timeout_seconds=settings.statement_timeout_seconds,
         pauses=queue_pauses,
-    ).flow(
-        probe=outages()(services.check_ready),
-        threads=THREADS,
-        batch_size=1,
-        **settings.of_each_flow,
-    )
+    ).flow(probe=services.check_ready, threads=THREADS, batch_size=1, **settings.of_each_flow)
     settle = flow.handler
 
     def ask_and_settle(tasks: Sequence[Task]) -> Mapping[str, Outcome]:
         """No connection is held while a provider is asked."""
         try:
-            with outages():
-                waiting, orders = closing.ask(tasks)
+            waiting, orders = closing.ask(tasks)
             outcomes = settle([task for task in tasks if task.id not in waiting])
         finally:
             closing.forget(tasks)
