@@ -1,33 +1,16 @@
 """``order-timeout-orders`` and ``python -m orders``: migrations, API keys, stock, and what features bring."""
 
 import click
-from flask.cli import FlaskGroup
+from flask.cli import ScriptInfo
 
 from orders.app import commands, create_app
 from orders.db.migrate import migrate
 
 
-class LazyCommands(FlaskGroup):
-    """Knows its commands without making the application, which needs settings."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return click.Group.list_commands(self, ctx)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        return click.Group.get_command(self, ctx, name)
-
-
 def main() -> None:
-    """Run the command line. It imports nothing from the current folder, unlike ``flask --app``."""
-    group = LazyCommands(
-        create_app=create_app,
-        add_version_option=False,
-        load_dotenv=False,
-        help="The order service. DATABASE_URL and REDIS_URL say where its servers are.",
-    )
-    for command in (migrate, *commands()):
-        group.add_command(command)
-    group()
+    """Run the command line. It makes the application, which needs settings, only for a command that uses it."""
+    help_ = "The order service. DATABASE_URL and REDIS_URL say where its servers are."
+    click.Group(commands=[migrate, *commands()], help=help_)(obj=ScriptInfo(create_app=create_app))
 
 
 if __name__ == "__main__":

@@ -93,12 +93,10 @@ def _command() -> str | None:
 
 @contextmanager
 def _in_one_line() -> Iterator[None]:
-    """In a command or a server's worker, SettingsInvalid ends the process with one line."""
+    """In a command or granian's worker, SettingsInvalid ends the process with one line and status 1."""
     try:
         yield
     except SettingsInvalid as error:
-        if _command():
-            raise click.ClickException(str(error)) from error
-        if parent_process():  # granian's worker: its process ends with this line and status 1
+        if _command() or parent_process():
             raise SystemExit(f"Error: {error}") from error
         raise
