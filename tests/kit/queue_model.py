@@ -326,7 +326,7 @@ class Machine(RuleBasedStateMachine):
             if known.place == "scheduled" or (known.place == "leased" and not said.spares)
         ]
         if said.spares:
-            ends += [said.spares, *([lease] if ids else ())]
+            ends.append(said.spares)
         if self.is_stale(said):
             ends = [0]
         waits = ends and not self.paused

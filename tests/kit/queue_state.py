@@ -9,14 +9,13 @@ from worker import DelayQueue
 
 State = dict[str, Any]
 ZSETS = ("scheduled", "leased", "dead", "seeded", "heard")
-HASHES = ("letters", "payloads", "tokens", "workers")
-STRINGS = ("paused", "sweeper", "alone", "recurrence")
+HASHES = ("letters", "payloads", "tokens", "workers", "control")
 #: Stands where a token stands while a worker holds the task.
 NOBODY = 64 * "-"
 
 
 def state(queue: DelayQueue) -> State:
-    """What is under the queue's keys in one moment: key without its prefix -> content.
+    """What is under the queue's keys in one moment: key without its prefix, or field of ``control`` -> content.
 
     Absent keys are left out, and so is ``claims``, which every claim changes. Any other key that is not in the map at the top of ``keys.py`` fails, so that nothing is ever stored unnoticed.
     """
@@ -27,21 +26,18 @@ def state(queue: DelayQueue) -> State:
             pipe.zrange(getattr(queue.keys, name), 0, -1, withscores=True)
         for name in HASHES:
             pipe.hgetall(getattr(queue.keys, name))
-        for name in STRINGS:
-            pipe.get(getattr(queue.keys, name))
         keys, *contents = pipe.execute()
     found: State = {}
-    for name, content in zip((*ZSETS, *HASHES, *STRINGS), contents, strict=True):
+    for name, content in zip((*ZSETS, *HASHES), contents, strict=True):
         if name in ZSETS:
             found[name] = {_text(member): _whole(score) for member, score in content}
-        elif name in HASHES:
-            found[name] = {_text(field): _value(name, value) for field, value in content.items()}
         else:
-            found[name] = content and _text(content)
+            found[name] = {_text(field): _value(name, value) for field, value in content.items()}
     found["dead"] = [*found["dead"]][::-1]  # newest first; their letters say when they died
     found = {name: content for name, content in found.items() if content}
     keys = [key for key in keys if _text(key) != queue.keys.claims]
     assert sorted(map(_text, keys)) == sorted(getattr(queue.keys, name) for name in found)
+    found |= found.pop("control", {})
     return found
 
 

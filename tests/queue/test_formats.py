@@ -29,12 +29,12 @@ def test_a_letter_may_say_more_and_is_requeued(client: redis.Redis, queue: Delay
 def test_a_pause_may_say_more(client: redis.Redis, queue: DelayQueue) -> None:
     queue.schedule("a", 0)
     kept = json.dumps({"reason": "moving", "by": "anna", "at_ms": 1000, **LATER})
-    client.set(queue.keys.paused, kept)
+    client.hset(queue.keys.control, "paused", kept)
     assert queue.claim(1, 1000, now_ms=1000).paused
     found = queue.find_pause()
     assert found is not None
     assert (found.reason, found.by) == ("moving", "anna")
-    assert client.get(queue.keys.paused) == kept.encode()
+    assert client.hget(queue.keys.control, "paused") == kept.encode()
 
 
 def test_a_worker_may_say_more_of_itself(queue: DelayQueue) -> None:
@@ -48,17 +48,17 @@ def test_a_worker_may_say_more_of_itself(queue: DelayQueue) -> None:
 
 def test_a_turn_that_says_more_is_anothers(client: redis.Redis, queue: DelayQueue) -> None:
     kept = b"5000 ours and more"
-    client.set(queue.keys.sweeper, kept)
+    client.hset(queue.keys.control, "sweeper", kept)
     waiting = queue.restore([Due("a", 0)], worker_id="ours", term_ms=3000, now_ms=4000)
     assert (waiting.turn, waiting.turn_in_ms) == (False, 1000)
-    assert client.get(queue.keys.sweeper) == kept
+    assert client.hget(queue.keys.control, "sweeper") == kept
     assert queue.restore([Due("a", 0)], worker_id="ours", term_ms=3000, now_ms=5001).lost == ("a",)
 
 
 def test_a_schedule_that_says_more_is_left_alone(client: redis.Redis, queue: DelayQueue) -> None:
     queue.seed("daily", 500, ("a", 9000), now_ms=1000)
     kept = state(queue)["recurrence"].replace("500", "800") + " more"
-    client.set(queue.keys.recurrence, kept)
+    client.hset(queue.keys.control, "recurrence", kept)
     before = state(queue)
     assert queue.seed("daily", 500, ("b", 8000), now_ms=2000) == Seeded(in_force=False, ids=())
     assert state(queue) == before

@@ -231,9 +231,8 @@ USES: dict[str, Callable[[DelayQueue], object]] = {
     "letters": lambda queue: queue.look_up("b"),
     "payloads": lambda queue: queue.claim(1, 10, now_ms=1000),
     "tokens": lambda queue: queue.ack([Task("a")]),
-    "sweeper": lambda queue: queue.restore([], worker_id="w1", term_ms=10),
+    "control": lambda queue: queue.claim(1, 10, now_ms=1000),
     "seeded": lambda queue: queue.seed("daily", 1, ("b", 2000)),
-    "recurrence": lambda queue: queue.seed("daily", 1, ("b", 2000)),
     "workers": lambda queue: queue.beat("w1", {}),
 }
 
@@ -245,10 +244,7 @@ def test_a_key_of_another_type_raises_a_redis_error(
     queue.schedule("a", 1000, b"x")
     name = getattr(queue.keys, key)
     client.delete(name)
-    if key in ("sweeper", "recurrence"):
-        client.rpush(name, "a list")
-    else:
-        client.set(name, "a string")
+    client.set(name, "a string")
     with pytest.raises(redis.RedisError, match="WRONGTYPE"):
         use(queue)
 

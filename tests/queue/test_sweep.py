@@ -60,7 +60,7 @@ def test_a_worker_out_of_turn_still_knows_of_the_pause(
 
 @pytest.mark.parametrize("kept", ["", "w1", "soon w1", "99999999999999999999"])
 def test_a_turn_that_was_spoiled_is_nobodys(queue: DelayQueue, kept: str) -> None:
-    queue._redis.set(queue.keys.sweeper, kept)
+    queue._redis.hset(queue.keys.control, "sweeper", kept)
     found = queue.restore([], worker_id="w2", term_ms=100, now_ms=1000)
     assert (found.turn, found.new_turn) == (True, True)
 

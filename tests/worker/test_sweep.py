@@ -333,7 +333,8 @@ def test_a_worker_whose_turn_ends_reads_no_more_pages(place: Place, delay: float
     def another_sweeps(name: str) -> None:
         if name == "restore" and "a" in place.peer.queue.scheduled():
             ends_at = round(place.clock.now * 1000) + 5000
-            place.peer.queue._redis.set(place.peer.queue.keys.sweeper, f"{ends_at} w2")
+            queue = place.peer.queue
+            queue._redis.hset(queue.keys.control, "sweeper", f"{ends_at} w2")
 
     place.peer.queue.before = another_sweeps
     place.round()
@@ -441,7 +442,7 @@ def test_a_former_sweeper_asks_no_more_often_than_others(place: Place) -> None:
     _bury(place, dead=-60)
     place.rounds(2)
     assert first.sweeper._any_overdue
-    first.queue._redis.delete(first.queue.keys.sweeper)
+    first.queue._redis.hdel(first.queue.keys.control, "sweeper")
     second.sweeper._ask_at = 0.0
     place.peers = [second, first]
     place.rounds(2)

@@ -10,11 +10,11 @@ They share one hash tag, so that a cluster keeps them together::
     {name}:tokens       hash    task id -> token of its lease and what is known of its attempts, for tasks
                                 that were claimed: lua/include/attempts.lua lists the fields
     {name}:claims       zset    claimer -> end of the leases that its latest claim gave, ms
-    {name}:alone        string  id of the suspect that was last claimed alone
-    {name}:paused       string  present while the queue is paused: by whom and why, JSON
-    {name}:sweeper      string  which worker sweeps, and until when
+    {name}:control      hash    paused: present while the queue is paused: by whom and why, JSON
+                                sweeper: which worker sweeps, and until when
+                                alone: id of the suspect that was last claimed alone
+                                recurrence: the cron schedule, when its worker started, until when it is in force
     {name}:seeded       zset    occurrence of a recurring task -> due time, ms: the last hundred that were scheduled
-    {name}:recurrence   string  the cron schedule, when its worker started, and until when it is in force
     {name}:workers      hash    worker id -> what it is and holds, JSON
     {name}:heard        zset    worker id -> when it was last heard from, ms
     {name}:wake         channel a message when something is due earlier than before: in how many us
@@ -38,11 +38,8 @@ class Keys:
         self.payloads = f"{{{name}}}:payloads"
         self.tokens = f"{{{name}}}:tokens"
         self.claims = f"{{{name}}}:claims"
-        self.alone = f"{{{name}}}:alone"
-        self.paused = f"{{{name}}}:paused"
-        self.sweeper = f"{{{name}}}:sweeper"
+        self.control = f"{{{name}}}:control"
         self.seeded = f"{{{name}}}:seeded"
-        self.recurrence = f"{{{name}}}:recurrence"
         self.workers = f"{{{name}}}:workers"
         self.heard = f"{{{name}}}:heard"
         self.channel = f"{{{name}}}:wake"

@@ -139,12 +139,12 @@ class OperatorSide(ScriptedQueue):
         command ``pause``.
         """
         story = {"reason": reason, "by": by, "at_ms": self.server_time_ms()} if reason or by else 1
-        self._redis.set(self.keys.paused, json.dumps(story))
+        self._redis.hset(self.keys.control, "paused", json.dumps(story))
         self.memory.paused = True
 
     def find_pause(self) -> Pause | None:
         """Why and by whom the queue is paused; None if it is not."""
-        kept = self._redis.get(self.keys.paused)
+        kept = self._redis.hget(self.keys.control, "paused")
         if kept is None:
             return None
         story = json.loads(kept)
@@ -155,7 +155,7 @@ class OperatorSide(ScriptedQueue):
 
     def resume(self) -> None:
         """End a pause and wake the workers."""
-        self._redis.delete(self.keys.paused)
+        self._redis.hdel(self.keys.control, "paused")
         self.memory.paused = False
         self.wake()
 

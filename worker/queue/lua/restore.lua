@@ -6,9 +6,8 @@
 -- KEYS[3] letters    hash    task id -> why it is dead
 -- KEYS[4] tokens     hash    task id -> token of its lease, and a record of its attempts
 -- KEYS[5] payloads   hash    task id -> opaque bytes
--- KEYS[6] paused     string  present while the queue is paused
--- KEYS[7] sweeper    string  end of the turn in ms, a space, id of the worker that sweeps
--- KEYS[8] channel    channel of messages for those who wait
+-- KEYS[6] control    hash    paused: present while the queue is; sweeper: end of the turn, ms, a space, worker id
+-- KEYS[7] channel    channel of messages for those who wait
 -- ARGV[1] now_ms   ARGV[2] worker id ('': regardless of turns)   ARGV[3] term_ms
 -- ARGV[4] '1': restore them; '': only look
 -- ARGV[5..] id, delay_ms, payload ('' is none), ...
@@ -36,16 +35,16 @@ redis.call('ZREM', scheduled, '')
 local turn = 1
 if ARGV[2] ~= '' then
   local term = tonumber(ARGV[3])
-  local ends, worker = string.match(redis.call('GET', sweeper) or '', '^(%d+) (.*)$')
+  local ends, worker = string.match(redis.call('HGET', control, 'sweeper') or '', '^(%d+) (.*)$')
   ends = tonumber(ends or 0)
   if worker ~= ARGV[2] then
     -- A turn that ends later than any turn given now was given before the clock was set back.
-    if ends > now and ends <= now + term then return {0, ends - now, redis.call('EXISTS', paused), 0} end
+    if ends > now and ends <= now + term then return {0, ends - now, redis.call('HEXISTS', control, 'paused'), 0} end
     turn = 2
   end
-  redis.call('SET', sweeper, whole(now + term) .. ' ' .. ARGV[2])
+  redis.call('HSET', control, 'sweeper', whole(now + term) .. ' ' .. ARGV[2])
 end
-if redis.call('EXISTS', paused) == 1 then return {turn, 0, 1, 0} end
+if redis.call('HEXISTS', control, 'paused') == 1 then return {turn, 0, 1, 0} end
 
 local look_only, was_next = ARGV[4] == '', next_due()
 local reply = {turn, 0, 0, 0}

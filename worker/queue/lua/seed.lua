@@ -1,10 +1,10 @@
 -- Put the next occurrence of a recurring task on the schedule, once.
 --
 -- include: clock, attempts
--- KEYS[1] scheduled   zset    task id -> due time, ms
--- KEYS[2] tokens      hash    task id -> token of its lease, and a record of its attempts
--- KEYS[3] seeded      zset    occurrence -> due time, ms: the last that were scheduled here
--- KEYS[4] recurrence  string  until when a schedule is in force, when its worker started (both ms), the schedule
+-- KEYS[1] scheduled  zset  task id -> due time, ms
+-- KEYS[2] tokens     hash  task id -> token of its lease, and a record of its attempts
+-- KEYS[3] seeded     zset  occurrence -> due time, ms: the last that were scheduled here
+-- KEYS[4] control    hash  recurrence: until when a schedule is in force, when its worker started (both ms), the schedule
 -- ARGV[1] now_ms   ARGV[2] started_at_ms, or VERSIONS and a version   ARGV[3] schedule
 -- ARGV[4] id and ARGV[5] due of the upcoming occurrence: the first after the time of the caller's claim
 -- ARGV[6] id and ARGV[7] due of the expected occurrence, if it is due: the last that the caller seeded
@@ -35,7 +35,7 @@ redis.call('ZREM', scheduled, '')
 local last = last_seeded()
 local all_lost = not last
 
-local valid, since, in_force = string.match(redis.call('GET', recurrence) or '', '^(%d+) (%d+) (.*)$')
+local valid, since, in_force = string.match(redis.call('HGET', control, 'recurrence') or '', '^(%d+) (%d+) (.*)$')
 valid, since = tonumber(valid or 0), tonumber(since or 0)
 -- An end later than any given now, or a start in the future, dates from before the clock was set back.
 if valid > now + IN_FORCE_MS then valid = 0 end
@@ -52,7 +52,8 @@ if in_force ~= schedule then
   end
   since, last = 0, last_seeded()
 end
-redis.call('SET', recurrence, whole(now + IN_FORCE_MS) .. ' ' .. whole(math.max(started, since)) .. ' ' .. schedule)
+since = math.max(started, since)
+redis.call('HSET', control, 'recurrence', whole(now + IN_FORCE_MS) .. ' ' .. whole(since) .. ' ' .. schedule)
 
 local reply = {1}
 local function seed(id, due)

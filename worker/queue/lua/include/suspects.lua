@@ -1,6 +1,6 @@
 -- A task whose lease expired may have killed its worker. Such suspects are claimed a few at a time, and alone from the
 -- second time on: until that one has lived for a while, no other such suspect begins; it is tried again a little later. So a
--- task that kills its worker is isolated from the others. `alone` is the one that was claimed alone last.
+-- task that kills its worker is isolated from the others.
 
 local ALONE_MS = 100
 local MOST_SUSPECTS = 100
@@ -9,7 +9,7 @@ local MOST_SUSPECTS = 100
 -- holds. It is not if its lease was extended, after a third of it: once at two deliveries, as two deaths may be no
 -- task's fault, and once more for each further one.
 local function another_is_new()
-  local other = redis.call('GET', alone)
+  local other = redis.call('HGET', control, 'alone')
   local ends = other and tonumber(redis.call('ZSCORE', leased, other) or nil)
   if not ends or ends <= now then return false end
   local state = attempts_in(redis.call('HGET', tokens, other), '0')
