@@ -2,7 +2,6 @@
 
 import hashlib
 import hmac
-import math
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,9 +20,7 @@ from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable, Unaut
 
 SQL = Room("orders.clients")
 #: A key's last use is recorded at most this often.
-USE_IS_NOTED_EVERY = timedelta(minutes=1)
-#: How long a key still works after it was rotated, by default.
-OVERLAP = timedelta(hours=24)
+USE_IS_NOTED_EVERY_MS = 60_000
 
 
 class Clients(Service):
@@ -45,22 +42,16 @@ class Clients(Service):
     ) -> str:
         """Make a key for the client of this name, and the client if it is new; return the key."""
         key_id, secret = new_id(), secrets.token_urlsafe(32)
+        lifetime_ms = expires_in and expires_in // MILLISECOND
+        values = {"id": key_id, "secret_hash": hashed(secret), "scopes": " ".join(sorted(scopes))}
         with self._writing() as sql:
             SQL.add_client(sql, id=new_id(), name=name)
-            SQL.add_key(
-                sql,
-                id=key_id,
-                client=name,
-                secret_hash=hashed(secret),
-                scopes=" ".join(sorted(scopes)),
-                lifetime_ms=None if expires_in is None else _ms(expires_in),
-                label=label,
-            )
+            SQL.add_key(sql, **values, client=name, lifetime_ms=lifetime_ms, label=label)
         return f"{KEY_PREFIX}{key_id}.{secret}"
 
     def list_keys(self, name: str | None = None) -> list[ApiKey]:
         """The keys of one client, or of all, in the order in which they were made."""
-        return self._all(_api_key, SQL.list_keys, client=name)
+        return self._all(_api_key, SQL.list_keys, client=name, id=None)
 
     def revoke(self, key_id: str) -> ApiKey:
         """Revoke a key: here at once, elsewhere within `CACHE_SECONDS`. Raises KeyNotFound."""
@@ -70,7 +61,7 @@ class Clients(Service):
         self._cached.forget(key_id)
         return self._find(key_id)
 
-    def rotate(self, key_id: str, overlap: timedelta = OVERLAP) -> str:
+    def rotate(self, key_id: str, overlap: timedelta = timedelta(hours=24)) -> str:
         """Make a new key with this one's scopes and lifetime; this one expires after ``overlap`` at
         most.
 
@@ -82,14 +73,14 @@ class Clients(Service):
         with self._writing() as sql:
             if SQL.add_successor(sql, **values).first() is None:
                 raise KeyNotFound("This one has expired.")
-            SQL.expire_key(sql, id=key_id, ms=_ms(overlap))
+            SQL.expire_key(sql, id=key_id, ms=overlap // MILLISECOND)
         self._cached.forget(key_id)
         return f"{KEY_PREFIX}{successor}.{secret}"
 
     def _find(self, key_id: str) -> ApiKey:
         if not is_uuid(key_id):
             raise KeyNotFound
-        return self._one(_api_key, KeyNotFound, SQL.get_key, id=key_id)
+        return self._one(_api_key, KeyNotFound, SQL.list_keys, client=None, id=key_id)
 
     def id_of(self, name: str) -> str:
         """The id of the client of this name. Raises ClientNotFound."""
@@ -120,9 +111,9 @@ class Clients(Service):
         found = self._cached.find(key_id, self._read, stale=stale)
         if found is None or not is_secret(secret, found.secret_hash):
             raise Unauthorized
-        if found.unused_ms > _ms(USE_IS_NOTED_EVERY) and not found.read_only:
+        if found.unused_ms > USE_IS_NOTED_EVERY_MS and not found.read_only:
             with suppress(StorageUnavailable), self._autocommit() as sql:
-                SQL.note_use(sql, id=key_id, ms=_ms(USE_IS_NOTED_EVERY))
+                SQL.note_use(sql, id=key_id, ms=USE_IS_NOTED_EVERY_MS)
         return found.client
 
     def _read(self, key_id: str) -> ValidKey | None:
@@ -131,25 +122,12 @@ class Clients(Service):
         return self._one_or_none(_valid_key, SQL.get_valid_key, id=key_id)
 
 
-def _scopes_of(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_api_key = made_of(ApiKey, scopes=_scopes_of)
+_api_key = made_of(ApiKey, scopes=lambda text: frozenset(text.split()))
 
 
 def _valid_key(row: sa.Row[Any]) -> ValidKey:
-    return ValidKey(
-        Client(row.client_id, row.name, _scopes_of(row.scopes)),
-        row.secret_hash,
-        math.inf if row.valid_ms is None else row.valid_ms,
-        math.inf if row.used_ms is None else -row.used_ms,
-        bool(row.read_only),
-    )
-
-
-def _ms(duration: timedelta) -> int:
-    return duration // MILLISECOND
+    client = Client(row.client_id, row.name, frozenset(row.scopes.split()))
+    return ValidKey(client, row.secret_hash, row.valid_ms, row.unused_ms, row.read_only)
 
 
 def is_secret(secret: str, secret_hash: str) -> bool:

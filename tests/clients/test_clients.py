@@ -71,10 +71,7 @@ def test_a_revoked_key_is_refused_at_once_and_soon_elsewhere(
 
 
 def test_a_key_that_expires_is_cached_no_longer(
-    shop: Shop,
-    clients: Clients,
-    tick: Callable[[float], None],
-    monkeypatch: pytest.MonkeyPatch,
+    shop: Shop, clients: Clients, tick: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orders.caches.CACHE_SECONDS", 600.0)
     key = clients.create_key("new", ["orders"], timedelta(seconds=60))

@@ -131,16 +131,9 @@ ROWS = [
     # Pasted from the documentation
     Row(
         "flask --app orders.app keys rotate ID",
-        "'ID' is not a key's id: keys list shows them",
-        status=2,
-    ),
-    # <providers>
-    Row(
-        "flask --app orders.app providers rotate ID",
         "'ID' is not an id: lists and searches show them",
         status=2,
     ),
-    # </providers>
     # Examples
     Row("examples plain_que", "there is no example plain_que: did you mean plain_queue?", status=2),
     Row("examples", "python -m examples NAME --help describes one", status=2),
@@ -169,12 +162,7 @@ SAFELY = (
 def told(
     row: Row, folder: Path, database_url: str = NO_DATABASE
 ) -> subprocess.CompletedProcess[str]:
-    given = {
-        "DATABASE_URL": database_url,
-        "REDIS_URL": NOBODY,
-        "PYTHONPATH": str(ROOT),
-        **row.env,
-    }
+    given = {"DATABASE_URL": database_url, "REDIS_URL": NOBODY, "PYTHONPATH": str(ROOT), **row.env}
     env = {**os.environ, **{name: value for name, value in given.items() if value is not None}}
     for name in given.keys() - {name for name, value in given.items() if value is not None}:
         env.pop(name, None)

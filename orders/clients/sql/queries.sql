@@ -47,32 +47,23 @@ FOR UPDATE  -- so that it is not revoked meanwhile
 RETURNING id;
 
 -- name: list_keys
--- The keys of one client, or of all, in the order in which they were made.
+-- The keys of one client, or of all, in the order in which they were made; or one key.
 -- :client  text  null: of all
+-- :id      uuid  null: all
 -- returns  id, client, label, scopes, created_at, expires_at, last_used_at, expired
 SELECT k.id, c.name AS client, k.label, k.scopes, k.created_at, k.expires_at, k.last_used_at,
     coalesce(k.expires_at <= statement_timestamp(), false) AS expired
 FROM api_keys k JOIN api_clients c ON c.id = k.client_id
-WHERE c.name = coalesce(:client::text, c.name)
+WHERE c.name = coalesce(:client::text, c.name) AND k.id = coalesce(:id::uuid, k.id)
 ORDER BY k.created_at, k.id;
 
--- name: get_key
--- One key.
--- :id      uuid
--- returns  id, client, label, scopes, created_at, expires_at, last_used_at, expired
-SELECT k.id, c.name AS client, k.label, k.scopes, k.created_at, k.expires_at, k.last_used_at,
-    coalesce(k.expires_at <= statement_timestamp(), false) AS expired
-FROM api_keys k JOIN api_clients c ON c.id = k.client_id
-WHERE k.id = :id::uuid;
-
 -- name: get_valid_key
--- What a request needs of one key, if it is valid; the milliseconds are from now, so those since its last use are
--- negative.
+-- What a request needs of one key, if it is valid; for how long it still is, and since when it was not used.
 -- :id      uuid
--- returns  client_id, name, secret_hash, scopes, valid_ms, used_ms, read_only
+-- returns  client_id, name, secret_hash, scopes, valid_ms, unused_ms, read_only
 SELECT k.client_id, c.name, k.secret_hash, k.scopes,
-    (extract(epoch FROM k.expires_at - statement_timestamp()) * 1000)::bigint AS valid_ms,
-    (extract(epoch FROM k.last_used_at - statement_timestamp()) * 1000)::bigint AS used_ms,
+    coalesce(1000 * extract(epoch FROM k.expires_at - statement_timestamp())::float8, 'infinity') AS valid_ms,
+    coalesce(1000 * extract(epoch FROM statement_timestamp() - k.last_used_at)::float8, 'infinity') AS unused_ms,
     current_setting('transaction_read_only') = 'on' AS read_only
 FROM api_keys k JOIN api_clients c ON c.id = k.client_id
 WHERE k.id = :id::uuid
