@@ -1,7 +1,6 @@
 """Ids of rows: UUIDs, which Python has as text."""
 
 import re
-import uuid
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
@@ -15,11 +14,6 @@ UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 def new_id() -> str:
     """A UUIDv7: unguessable, and in the order of creation, which is kind to an index."""
     return str(uuid7())
-
-
-def named_id(owner_id: str, name: str) -> str:
-    """A UUIDv5 of an owner and a name, the same every time."""
-    return str(uuid.uuid5(uuid.UUID(owner_id), name))
 
 
 def random_part() -> str:

@@ -4,11 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID, uuid5
 
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from orders.db.files import Statement
+
+
+#: Other methods, which a client may make up, are counted as one.
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+
+
+def named_id(owner_id: str, name: str) -> str:
+    """A UUIDv5 of an owner and a name, the same every time."""
+    return str(uuid5(UUID(owner_id), name))
 
 
 def time_of(moment: datetime) -> str:

@@ -14,9 +14,6 @@ HEADER = "X-Request-ID"
 #: The id that a caller, or a proxy before us, may give a request.
 GIVEN = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
-#: Other methods, which a client may make up, are counted as one.
-METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
-
 
 def install(app: Flask) -> None:
     """Have ``app`` give each request an id, in its response and in every line logged for it."""

@@ -5,12 +5,7 @@ from flask.cli import with_appcontext
 from pydantic import TypeAdapter, ValidationError
 
 from orders.commands import Command, id_in, print_list
-from orders.features.freezes.domain import (
-    COMMAND_LINE,
-    GIVE_BACK_SECONDS,
-    Freeze,
-    FreezeState,
-)
+from orders.features.freezes.domain import COMMAND_LINE, GIVE_BACK_SECONDS, Freeze, FreezeState
 from orders.features.freezes.schemas import FreezeOut, Reason
 from orders.features.freezes.service import Freezes
 from orders.features.parts import time_of
@@ -59,11 +54,7 @@ def freeze(reason: str, seconds: int, client: str | None, give_back: int) -> Non
     Orders can still be placed, paid, extended and cancelled by hand.
     """
     made, _ = services()[Freezes].open(
-        client,
-        reason=reason,
-        by=COMMAND_LINE,
-        seconds=seconds,
-        give_back_seconds=give_back,
+        client, reason=reason, by=COMMAND_LINE, seconds=seconds, give_back_seconds=give_back
     )
     count = services()[Freezes].count(made.client, made.deadline)
     until = time_of(made.ends_at)

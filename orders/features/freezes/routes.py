@@ -3,7 +3,6 @@
 from typing import Any
 
 from orders import errors
-from orders.db.ids import named_id
 from orders.features.freezes.errors import FreezeEnded, FreezeNotFound, FreezeOutOfRange
 from orders.features.freezes.schemas import (
     FreezeChangeIn,
@@ -13,6 +12,7 @@ from orders.features.freezes.schemas import (
     FreezesQuery,
 )
 from orders.features.freezes.service import Freezes
+from orders.features.parts import named_id
 from orders.http.auth import caller, calling_key, location, log_key, page, replay_header, services
 from orders.http.routing import Routes, answers
 from orders.http.schemas.orders import OptionalKeyIn

@@ -6,21 +6,10 @@ from pydantic import Field
 
 from orders.features.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, FreezeState
 from orders.http.schemas.paging import TimeQuery, page_of
-from orders.http.schemas.types import (
-    CountOut,
-    Id,
-    In,
-    Moment,
-    Out,
-    Shown,
-    line,
-    whole,
-)
+from orders.http.schemas.types import CountOut, Id, In, Moment, Out, Shown, line, whole
 
 ClientName = Annotated[
-    str,
-    line(100),
-    Field(description="The name of a client.", examples=["customer"]),
+    str, line(100), Field(description="The name of a client.", examples=["customer"])
 ]
 Reason = Annotated[
     str,

@@ -24,8 +24,7 @@ from orders.errors import StorageUnavailable
 from orders.feature import features
 from orders.features.metrics.figures import figures
 from orders.features.metrics.shared_counts import DIRECTORY
-from orders.features.parts import Figure
-from orders.http.headers import METHODS
+from orders.features.parts import METHODS, Figure
 
 HTTP_SECONDS = Histogram(
     "http_request_duration_seconds",

@@ -7,8 +7,8 @@ from flask import Flask, Response, g, request
 from opentelemetry import context, propagate, trace
 from opentelemetry.trace import SpanKind, StatusCode, TracerProvider
 
+from orders.features.parts import METHODS
 from orders.features.traces.opentelemetry import traceparent, tracer
-from orders.http.headers import METHODS
 
 
 def install(app: Flask, provider: TracerProvider | None = None) -> None:

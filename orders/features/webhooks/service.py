@@ -12,9 +12,10 @@ from orders.caches import CACHE_SECONDS
 from orders.config import Settings
 from orders.db.errors import translated
 from orders.db.files import Room
-from orders.db.ids import array_of, named_id, new_id
+from orders.db.ids import array_of, new_id
 from orders.db.statements import FIRST, LAST, Position, Service, as_it_is
 from orders.errors import KeyReused, StorageUnavailable
+from orders.features.parts import named_id
 from orders.features.signing.settings import SendingSettings
 from orders.features.signing.signatures import new_secret
 from orders.features.signing.urls import parsed
