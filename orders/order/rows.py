@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from orders.db.files import Room
-from orders.db.statements import made_of, one
+from orders.db.statements import made_of
 from orders.errors import (
     KeyReused,
     MixedCurrencies,
@@ -82,8 +82,3 @@ def _refusal(quantities: Mapping[str, int], rows: Sequence[sa.Row[Any]]) -> Orde
     if rows[0].refusal == "total_too_large":
         return TotalTooLarge(f"It may be {MAX_MINOR} at most.")
     return KeyReused()
-
-
-def read_order(connection: sa.Connection, id_: str, client_id: str | None = None) -> Order | None:
-    """One order of one client, or of any."""
-    return one(ORDER, SQL.get_order(connection, id=id_, client_id=client_id))

@@ -42,7 +42,8 @@ from orders.order.domain import (
     Timeouts,
 )
 from orders.order.payments import PaymentResult, Payments
-from orders.order.rows import ORDER, PAYMENT, SQL, is_same, placed_order, read_order
+from orders.order.reads import Reads
+from orders.order.rows import ORDER, PAYMENT, SQL, is_same, placed_order
 
 #: The changes that erase what an order says that may be about a person.
 NO_DETAILS = {column.name: None for column in orders.c if column.info.get("personal")}
@@ -154,17 +155,14 @@ class OrderService(Payments):
         with self._autocommit() as sql:
             rows, answered_at = self._change(sql, SQL.extend, **values)
             if not rows:
-                order = read_order(sql, order_id, client_id)
-                raise self._not_extended(order, versions)
+                raise self._not_extended(Reads(sql).order(client_id, order_id), versions)
         # A check that comes early does no harm; one that comes late would.
         passed_ms = 1000 * (monotonic() - answered_at)
         self._scheduler.schedule(order_id, delay_ms=rows[0].ms - passed_ms)
         return ORDER(rows[0])
 
-    def _not_extended(self, order: Order | None, versions: Versions) -> OrderError:
+    def _not_extended(self, order: Order, versions: Versions) -> OrderError:
         """Why an order's deadline was not moved."""
-        if order is None:
-            return OrderNotFound()
         if order.status is OrderStatus.PAID:
             return AlreadyPaid()
         if order.status is OrderStatus.CANCELLED:
@@ -185,9 +183,7 @@ class OrderService(Payments):
         with self._writing() as sql:
             # Twice for an order that ends meanwhile.
             changed = any(SQL.describe(sql, **values).first() for _ in range(2))
-            order = read_order(sql, order_id, client_id)
-        if order is None:
-            raise OrderNotFound
+            order = Reads(sql).order(client_id, order_id)
         if not changed:
             raise PreconditionFailed
         return order
@@ -239,9 +235,7 @@ class OrderService(Payments):
         """Cancel an unpaid order on request. A cancelled one stays as it is. Raises OrderNotFound, AlreadyPaid."""
         with self._autocommit() as sql:
             rows, _ = self._change(sql, SQL.cancel, order_id=order_id, client_id=client_id)
-            order = ORDER(rows[0]) if rows else read_order(sql, order_id, client_id)
-        if order is None:
-            raise OrderNotFound
+            order = ORDER(rows[0]) if rows else Reads(sql).order(client_id, order_id)
         if order.status is OrderStatus.PAID:
             raise AlreadyPaid
         if rows:

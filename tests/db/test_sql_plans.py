@@ -63,12 +63,12 @@ from orders.features.signing.sender import Answer  # <webhooks/>
 from orders.features.signing.signatures import signed  # <providers/>
 from orders.features.webhooks import tables as webhook_tables  # <webhooks/>
 from orders.features.webhooks.checks import MOST_LINES  # <webhooks/>
-from orders.features.webhooks.sending import SLICE, Sending, list_failing  # <webhooks/>
+from orders.features.webhooks.sending import SLICE, Sending  # <webhooks/>
+from orders.features.webhooks.service import SQL as WEBHOOKS  # <webhooks/>
 from orders.features.webhooks.service import Webhooks  # <webhooks/>
 from orders.features.webhooks.steps import steps  # <webhooks/>
 from orders.order.domain import CancelledOrder, Timeouts
 from orders.order.reads import Reads
-from orders.order.rows import read_order
 from orders.stock.domain import Expected
 from tests.kit.databases import empty_database, upgrade
 from tests.kit.expiring import expire_now, swept
@@ -674,7 +674,7 @@ def webhooks(shop: Shop) -> Webhooks:
 
 
 def sending(shop: Shop) -> Sending:
-    return Sending(shop.engine, shop.scheduler, SETTINGS, read_order)
+    return Sending(shop.engine, shop.scheduler, SETTINGS)
 
 
 def test_webhooks_are_written_with_events_without_statistics(
@@ -796,7 +796,7 @@ def test_the_doctor_reads_no_table_from_end_to_end(
             # They were not placed by the service.
             assert DOCTOR.list_wrong_orders(sql, newest=NEWEST, most=5).all()
             # <webhooks>
-            [failing] = list_failing(sql, MOST_LINES)
+            [failing] = WEBHOOKS.list_failing(sql, most_lines=MOST_LINES)
             assert (failing.subscription_id, failing.since) == (hooked[id(shop)], OLDEST)
             # </webhooks>
 

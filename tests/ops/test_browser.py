@@ -416,14 +416,7 @@ def test_everything_can_be_reached_with_the_keyboard(site: Site) -> None:
         assert page.run(
             "document.activeElement === document.body || getComputedStyle(document.activeElement).outlineStyle !== 'none'"
         ), reached
-    wanted = [
-        "text",
-        "logout",
-        "dead-queue",
-        "dead-all",
-        "Select cart-3",
-        "Details of cart-3",
-    ]
+    wanted = ["text", "logout", "dead-queue", "dead-all", "Select cart-3", "Details of cart-3"]
     assert [each for each in reached if each in wanted][: len(wanted)] == wanted
 
 

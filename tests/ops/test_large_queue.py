@@ -45,10 +45,7 @@ COMMANDS = {
     f"dead requeue --all --dry-run {OF_QUEUE}": 0,
     f"dead purge --older-than 1h --dry-run {OF_QUEUE}": 0,
 }
-PAGE = [
-    "state",
-    f"letters?queue={QUEUE}",
-]
+PAGE = ["state", f"letters?queue={QUEUE}"]
 
 
 def flows() -> list[Flow]:

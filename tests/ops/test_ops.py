@@ -451,8 +451,7 @@ def test_cancellations_are_stopped_prolonged_and_thawed(api: Api, page: Page) ->
 
 
 @pytest.mark.parametrize(
-    ("scope", "told"),
-    [({}, 0), ({"client": "customer"}, 0), ({"client": "other"}, 1)],
+    ("scope", "told"), [({}, 0), ({"client": "customer"}, 0), ({"client": "other"}, 1)]
 )
 def test_what_a_freeze_holds_is_not_overdue_all_else_is(
     scope: dict[str, str], told: int, api: Api, page: Page

@@ -14,11 +14,7 @@ from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from orders.db.database import reading
 from orders.db.tables import orders, unpaid_orders
-from orders.errors import (
-    OrderCancelled,
-    PreconditionFailed,
-    TimeoutOutOfRange,
-)
+from orders.errors import OrderCancelled, PreconditionFailed, TimeoutOutOfRange
 from orders.hooks import Hooks
 from orders.http.schemas.types import rfc3339
 from orders.order import payments, service

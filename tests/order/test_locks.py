@@ -49,11 +49,7 @@ def test_an_order_that_is_being_paid_is_skipped(shop: Shop) -> None:
         assert again[busy.id] <= 0
         payer.rollback()
     statuses = {order.id: order.status for order in shop.service.orders(shop.client, page_size=9)}
-    assert statuses == {
-        placed[0].id: "cancelled",
-        busy.id: "unpaid",
-        placed[2].id: "cancelled",
-    }
+    assert statuses == {placed[0].id: "cancelled", busy.id: "unpaid", placed[2].id: "cancelled"}
     assert shop.shelf() == (100, 1)
     assert expire_now(shop.service, [busy.id]) == {}
     assert shop.shelf() == (100, 0)
@@ -86,9 +82,7 @@ def test_a_key_in_flight_is_a_conflict_after_a_bounded_wait(hurried: Shop) -> No
 
 
 @pytest.mark.clock
-def test_placing_waits_a_bounded_time_for_locked_stock(
-    hurried: Shop,
-) -> None:
+def test_placing_waits_a_bounded_time_for_locked_stock(hurried: Shop) -> None:
     hurried.stock()
     with hurried.engine.begin() as other:
         other.execute(sa.select(stock_items).with_for_update())

@@ -272,10 +272,7 @@ def test_orders_of_one_moment_are_each_listed_once(shop: Shop) -> None:
     for filters, at in lists:
         pages: list[str] = []
         while page := shop.service.orders(
-            shop.client,
-            page_size=2,
-            after=Position(at, pages[-1]) if pages else None,
-            **filters,
+            shop.client, page_size=2, after=Position(at, pages[-1]) if pages else None, **filters
         ):
             pages += [order.id for order in page]
         assert pages == wanted

@@ -38,10 +38,7 @@ def operation(shop: Shop, name: str) -> Callable[[], object]:
     return {
         "place": lambda: replay(shop, "new"),
         "extend": lambda: shop.service.extend(
-            shop.client,
-            order.id,
-            expires_at=order.created_at + timedelta(hours=1),
-            versions=None,
+            shop.client, order.id, expires_at=order.created_at + timedelta(hours=1), versions=None
         ),
         "pay": lambda: shop.pay(order),
         "cancel": lambda: shop.service.cancel(shop.client, order.id),
@@ -140,9 +137,7 @@ def test_a_replay_waits_for_no_stock(shop: Shop) -> None:
         assert replay(shop, "one") == Placed(placed.order, replayed=True)
 
 
-def test_a_payment_that_waited_for_a_cancellation_is_due_back(
-    shop: Shop,
-) -> None:
+def test_a_payment_that_waited_for_a_cancellation_is_due_back(shop: Shop) -> None:
     order = shop.place()
     with waiting(shop, lambda: shop.pay(order)) as (other, found):
         assert shop.inside(other).cancel(shop.client, order.id)

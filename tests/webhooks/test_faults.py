@@ -136,16 +136,14 @@ def place(
 
 
 @pytest.mark.slow
-def test_a_webhook_is_sent_without_waiting_for_a_sweep(
-    place: Place,
-) -> None:
+def test_a_webhook_is_sent_without_waiting_for_a_sweep(place: Place) -> None:
     """By the API's events and by the worker's own."""
     place.start_worker(**NO_SWEEP)
     order = place.order(timeout_seconds=1)
     place.api.pay(place.order())
     place.wait_until_delivered(4)
     assert sorted(place.receiver.types()) == [
-        *("order.cancelled", "order.created", "order.created", "order.paid"),
+        *("order.cancelled", "order.created", "order.created", "order.paid")
     ]
     [cancelled] = [each for each in place.receiver.messages if each.type == "order.cancelled"]
     assert cancelled.json["data"]["order"]["id"] == order

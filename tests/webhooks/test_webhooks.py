@@ -35,7 +35,6 @@ from orders.features.webhooks.sending import LATE_MS, RETRY_SECONDS, Sending
 from orders.features.webhooks.service import MAX_SUBSCRIPTIONS, Webhooks
 from orders.features.webhooks.tables import webhook_deliveries
 from orders.features.webhooks.turns import Turn, Turns
-from orders.order.rows import read_order
 from tests.kit.api import Api, serving
 from tests.kit.expiring import expire_now
 from tests.kit.moments import later, now
@@ -163,9 +162,7 @@ def test_a_free_order_is_created_and_then_paid(hooked: Hooked) -> None:
     assert hooked.drain() == ["order.created", "order.paid"]
 
 
-def test_a_batch_is_sent_to_its_clients_subscriptions_alone(
-    hooked: Hooked,
-) -> None:
+def test_a_batch_is_sent_to_its_clients_subscriptions_alone(hooked: Hooked) -> None:
     with receiving() as second, receiving() as others:
         hooked.subscribe(url=second.url, events=["order.cancelled"])
         hooked.subscribe(url=others.url, events=["order.cancelled"], key="other")
@@ -233,9 +230,7 @@ def known(hooked: Hooked, count: int = 1) -> list[str]:
 # -- what goes wrong -----------------------------------------------------------------------
 
 
-def test_a_failure_is_tried_for_three_days_with_one_body(
-    hooked: Hooked,
-) -> None:
+def test_a_failure_is_tried_for_three_days_with_one_body(hooked: Hooked) -> None:
     hooked.receiver.status, hooked.receiver.text = 500, b"out of order"
     order = hooked.place()
     waits = []
@@ -848,7 +843,7 @@ def test_a_subscription_is_reminded_once_the_service_reminds_and_no_longer(hooke
             webhook_allow_private=True,
             webhook_expiring_minutes=minutes,
         )
-        Sending(engine, RecordingScheduler(), settings, read_order).offer_reminders()
+        Sending(engine, RecordingScheduler(), settings).offer_reminders()
         order = hooked.place(timeout_seconds=1800)
         with engine.connect() as connection:
             types = sa.select(webhook_deliveries.c.type).filter_by(order_id=order["id"])

@@ -26,7 +26,6 @@ from orders.features.webhooks.tables import (
 )
 from orders.hooks import Hooks
 from orders.order.domain import EventType, Timeouts
-from orders.order.rows import read_order
 from orders.order.service import OrderService
 from tests.kit.moves import WORKERS, Move
 from tests.kit.rewriting import rewriting, with_clock
@@ -140,8 +139,8 @@ class WebhookWorld:
             webhook_expiring_minutes=minutes,
         )
         own = (shop.engine, self, settings)
-        self.webhooks, self.sending = Webhooks(*own), Sending(*own, read_order)
-        self.sender = Sender(*own, read_order)
+        self.webhooks, self.sending = Webhooks(*own), Sending(*own)
+        self.sender = Sender(*own)
         self.engine, self.client = shop.engine, shop.client
         timeouts, hooks = Timeouts(1800, 1, 100 * 86_400), Hooks()
         hooks.committed.append(self._committed)

@@ -9,14 +9,13 @@ import sqlalchemy as sa
 from orders.db.files import Room
 from orders.db.ids import is_uuid
 from orders.db.statements import Service
-from orders.errors import PaymentNotFound, StorageUnavailable
+from orders.errors import OrderNotFound, PaymentNotFound, StorageUnavailable
 from orders.feature import features
 from orders.hooks import Hooks
 from orders.http.schemas.orders import EventOut, OrderOut
 from orders.http.schemas.payments import PaymentOut
 from orders.http.schemas.types import Out, rfc3339
 from orders.order.reads import Reads
-from orders.order.rows import read_order
 
 SQL = Room("orders.features.ops")
 Json = dict[str, Any]
@@ -88,8 +87,9 @@ class ShownRecords(Service):
         """Orders with this id or reference, newest first."""
         order_id = text.lower()
         with self._reading() as sql:
-            if is_uuid(order_id) and read_order(sql, order_id):
-                return [{"id": order_id}]  # which is all that the page needs to show it
+            if is_uuid(order_id):
+                with suppress(OrderNotFound):
+                    return [{"id": Reads(sql).order(None, order_id).id}]  # all that the page needs
             return [_shown(row) for row in SQL.find_by_reference(sql, reference=text, most=FOUND)]
 
     def story(self, order_id: str) -> Json:

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from orders.features.signing.urls import parsed
-from orders.features.webhooks.sending import list_failing
+from orders.features.webhooks.service import SQL
 from worker import Finding
 from worker.findings import ok, warning
 
@@ -12,7 +12,7 @@ MOST_LINES = 2000
 
 
 def webhooks(sql: sa.Connection) -> Finding:
-    rows = list_failing(sql, MOST_LINES)
+    rows = SQL.list_failing(sql, most_lines=MOST_LINES).all()
     name = "orders.webhooks"
     if not rows:
         return ok(name, "no endpoint has failed a webhook 3 times")

@@ -15,7 +15,6 @@ from orders.features.webhooks.sending import Sending
 from orders.features.webhooks.service import SQL, Webhooks, messages_about
 from orders.features.webhooks.settings import WebhookSettings
 from orders.features.webhooks.steps import steps
-from orders.order.rows import read_order
 from orders.wiring import Services
 
 
@@ -24,7 +23,7 @@ def wire(services: Services) -> Iterator[object]:
     made = Webhooks(services.engine, scheduler, services.settings)
     services.hooks.committed.append(made.committed)
     yield made
-    yield Sending(services.engine, scheduler, services.settings, read_order, services.hooks.observe)
+    yield Sending(services.engine, scheduler, services.settings, services.hooks.observe)
 
 
 FEATURE = Feature(

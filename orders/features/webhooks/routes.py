@@ -29,9 +29,7 @@ ROLES = ["orders", "ops"]
 
 @webhooks.post("/webhooks", returns=WebhookWithSecretOut, status=201, scopes=ROLES)
 @answers(
-    errors.KeyReused,
-    TooManyWebhooks,
-    WebhookUrlNotAllowed,
+    *(errors.KeyReused, TooManyWebhooks, WebhookUrlNotAllowed),
     sends=["Location", "Idempotent-Replayed"],
 )
 def create_webhook(header: OptionalKeyIn, body: WebhookIn) -> Any:
@@ -78,10 +76,7 @@ def change_webhook(webhook_id: str, body: WebhookChangeIn) -> Any:
 
 
 @webhooks.delete(
-    "/webhooks/<uuid:webhook_id>",
-    status=204,
-    description="It is deleted.",
-    scopes=ROLES,
+    "/webhooks/<uuid:webhook_id>", status=204, description="It is deleted.", scopes=ROLES
 )
 @answers(WebhookNotFound)
 def delete_webhook(webhook_id: str) -> Any:
@@ -123,12 +118,7 @@ def list_deliveries(webhook_id: str, query: DeliveriesQuery) -> Any:
     return page(found, query)
 
 
-@webhooks.post(
-    "/webhooks/<uuid:webhook_id>/ping",
-    returns=DeliveryOut,
-    status=202,
-    scopes=ROLES,
-)
+@webhooks.post("/webhooks/<uuid:webhook_id>/ping", returns=DeliveryOut, status=202, scopes=ROLES)
 @answers(WebhookNotFound, sends=["Location"])
 def ping_webhook(webhook_id: str) -> Any:
     """Send a test message.

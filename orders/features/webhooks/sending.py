@@ -20,19 +20,16 @@ import sqlalchemy as sa
 from orders.config import Settings
 from orders.db.errors import retried
 from orders.db.ids import array_of
-from orders.db.statements import Service, as_it_is
+from orders.db.statements import Service, as_it_is, one
 from orders.features.signing.sender import Answer
 from orders.features.signing.settings import SendingSettings
-from orders.features.webhooks.domain import (
-    REMINDER,
-    DeliveryStatus,
-    Message,
-    WaitingSubscription,
-)
+from orders.features.webhooks.domain import REMINDER, DeliveryStatus, Message, WaitingSubscription
 from orders.features.webhooks.service import SQL
 from orders.features.webhooks.settings import WebhookSettings
 from orders.hooks import CheckScheduler, Hooks
 from orders.order.domain import Order, OrderStatus
+from orders.order.rows import ORDER
+from orders.order.rows import SQL as ORDERS
 
 #: How long to wait after each failed attempt, or longer if the endpoint asks for it, up to all of it. After
 #: the last one, three days in all, the delivery is dead.
@@ -52,10 +49,6 @@ DAY_MS = 86_400_000
 NO_OUTCOME = Answer(None, "the worker stopped", None)
 
 
-#: Reads an order of a client, on a connection.
-ReadOrder = Callable[[sa.Connection, str, str], Order | None]
-
-
 class ClaimedMessage(NamedTuple):
     """What a look at a subscription brought: a message to send, and whether to look again."""
 
@@ -72,7 +65,6 @@ class Sending(Service):
         engine: sa.Engine,
         scheduler: CheckScheduler,
         settings: Settings,
-        read_order: ReadOrder,
         observe: Callable[[str], object] | None = None,
     ) -> None:
         super().__init__(engine)
@@ -80,7 +72,6 @@ class Sending(Service):
         self._settings = settings[WebhookSettings]
         timeout_seconds = settings[SendingSettings].webhook_timeout_seconds
         self._lease_ms = round(1000 * (timeout_seconds + GRACE_SECONDS))
-        self._read_order = read_order
         self._observe = observe or Hooks().observe
 
     def offer_reminders(self) -> None:
@@ -117,7 +108,8 @@ class Sending(Service):
                 return NOTHING
             order = None
             if row.order_id is not None:
-                order = self._read_order(sql, row.order_id, target.client_id)
+                named = {"id": row.order_id, "client_id": target.client_id}
+                order = one(ORDER, ORDERS.get_order(sql, **named))
             message, as_read = _message(row, target, order), {"id": row.id, "token": row.due_at}
             wait = self._wait_ms(message, target)
             if wait is None:
@@ -185,11 +177,6 @@ class Sending(Service):
         values = {"kept_ms": DAY_MS * self._settings.webhook_keep_days, "page_size": SLICE}
         with self._autocommit() as sql:
             return SQL.prune(sql, **values).rowcount == SLICE
-
-
-def list_failing(sql: sa.Connection, most_lines: int) -> Sequence[sa.Row[Any]]:
-    """Subscriptions whose oldest pending delivery keeps failing, with since when, and the last answer."""
-    return SQL.list_failing(sql, most_lines=most_lines).all()
 
 
 def _message(row: sa.Row[Any], target: sa.Row[Any], order: Order | None) -> Message:

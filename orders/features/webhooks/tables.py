@@ -2,16 +2,7 @@
 
 import sqlalchemy as sa
 
-from orders.db.base import (
-    PERSONAL,
-    READ,
-    TRIGGERS,
-    WRITTEN,
-    Id,
-    Instant,
-    index_by,
-    metadata,
-)
+from orders.db.base import PERSONAL, READ, TRIGGERS, WRITTEN, Id, Instant, index_by, metadata
 from orders.features.signing.tables import secrets_of
 
 webhook_subscriptions = sa.Table(
@@ -64,13 +55,11 @@ webhook_deliveries = sa.Table(
     ),
     info=WRITTEN,
 )
-#: A literal, as `REFUND_DUE` is in `orders.db.tables`.
-PENDING: sa.ColumnClause[str] = sa.literal_column("'pending'")
 # A subscription's line. The sweep reads the first entry of each.
 sa.Index(
     "ix_webhook_deliveries_line",
     *webhook_deliveries.c["subscription_id", "due_at", "id"],
-    postgresql_where=webhook_deliveries.c.status == PENDING,
+    postgresql_where=sa.text("status = 'pending'"),
 )
 # A subscription's deliveries of one status, oldest first.
 sa.Index(
@@ -79,8 +68,7 @@ sa.Index(
 )
 # Whether an earlier event of the same order is still to be sent.
 sa.Index(
-    "ix_webhook_deliveries_order",
-    *webhook_deliveries.c["order_id", "subscription_id", "event_id"],
+    "ix_webhook_deliveries_order", *webhook_deliveries.c["order_id", "subscription_id", "event_id"]
 )
 # What is written when orders change: see ``orders/features/webhooks/outbox.sql``.
 TRIGGERS.extend(["order_events.webhooks_fan_out", "orders.webhooks_forget"])
