@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from time import monotonic
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from orders.errors import StorageUnavailable
 
@@ -78,13 +78,6 @@ class Credentials(Generic[E]):
         self._entries.pop(credential_id, None)
 
 
-class _Read(NamedTuple, Generic[T]):
-    value: T
-    until: float
-    #: How many changes there had been when it was read.
-    changes: int
-
-
 class SharedRead(Generic[T]):
     """Caches what ``read`` returns for ``seconds``. While one thread reads again, the others get the old value.
 
@@ -95,29 +88,27 @@ class SharedRead(Generic[T]):
         self._read = read
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._cached: _Read[T] | None = None
+        #: The value, until when it is fresh, and how many changes there had been when it was read.
+        self._cached: tuple[T, float, int] | None = None
         self._changes = 0
 
     def get(self) -> T:
-        cached = self._cached
-        if cached is not None and self._is_fresh(cached):
-            return cached.value
-        if not self._lock.acquire(blocking=cached is None):
-            assert cached is not None
-            return cached.value
-        try:
-            cached = self._cached
-            if cached is None or not self._is_fresh(cached):
-                changes = self._changes  # before reading: a change made meanwhile may be missed
-                value = self._read()
-                cached = self._cached = _Read(value, monotonic() + self._seconds, changes)
-            return cached.value
-        finally:
-            self._lock.release()
+        if self._is_old() and self._lock.acquire(blocking=self._cached is None):
+            try:
+                if self._is_old():  # no other thread has read it meanwhile
+                    changes = self._changes  # before reading: a change made meanwhile may be missed
+                    self._cached = self._read(), monotonic() + self._seconds, changes
+            finally:
+                self._lock.release()
+        assert self._cached is not None
+        return self._cached[0]
 
     def forget(self) -> None:
         """Have the next caller read again, because something was changed."""
         self._changes += 1
 
-    def _is_fresh(self, cached: _Read[T]) -> bool:
-        return monotonic() < cached.until and cached.changes == self._changes
+    def _is_old(self) -> bool:
+        if self._cached is None:
+            return True
+        _, until, changes = self._cached
+        return monotonic() >= until or changes != self._changes

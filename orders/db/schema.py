@@ -1,5 +1,6 @@
 """Whether this code works on a database's schema: its own revision, or one of a later version that only added to it."""
 
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -29,12 +30,9 @@ def read_state(connection: sa.Connection) -> State:
     If there are several, as after a migration of your own that branches off, it is this code's
     if that is among them.
     """
-    rows = SQL.get_state(connection).all()
-    if not rows:
-        return State("", read_only=False)
-    revisions = [row.revision for row in rows]
-    newest = schema_version()
-    return State(newest if newest in revisions else max(revisions), rows[0].read_only)
+    found, newest = SQL.get_state(connection).one(), schema_version()
+    revisions: list[str] = found.revisions or [""]
+    return State(newest if newest in revisions else max(revisions), found.read_only)
 
 
 def try_disk(connection: sa.Connection) -> None:
@@ -63,28 +61,19 @@ def check_fit(connection: sa.Connection) -> None:
         )
 
 
-def _misfits(connection: sa.Connection) -> list[str]:
+def _misfits(connection: sa.Connection) -> Iterator[str]:
     """What keeps this code from working on the tables: columns that they lack, or that it does not fill.
 
     Read from the database's catalog, in a few statements of SQLAlchemy's.
     """
-    tables = metadata.sorted_tables
-    names = [table.name for table in tables]
-    look = sa.inspect(connection).get_multi_columns(filter_names=names)
-    there = {
-        f"{table}.{column['name']}": column
-        for (_, table), columns in look.items()
-        for column in columns
-    }
-    ours = {f"{table}.{column.name}" for table in tables for column in table.c}
-    lacking = [f"{name} is missing" for name in sorted(ours - there.keys())]
-    return lacking + [
-        f"{name} must be given"
-        for name, column in sorted(there.items())
-        if name not in ours
-        and not (column["nullable"] or column["default"])
-        and not (column.get("identity") or column.get("computed"))
-    ]
+    look = sa.inspect(connection).get_multi_columns(filter_names=[*metadata.tables])
+    for table in metadata.sorted_tables:
+        there = {each["name"]: each for each in look.get((None, table.name), ())}
+        yield from (f"{each} is missing" for each in table.c if each.name not in there)
+        for name, each in there.items():
+            is_filled = name in table.c or each["nullable"] or each["default"]
+            if not (is_filled or each.get("identity") or each.get("computed")):
+                yield f"{table.name}.{name} must be given"
 
 
 def check_encoding(connection: sa.Connection) -> None:
@@ -120,9 +109,8 @@ def check_schema(connection: sa.Connection, revision: str) -> None:
         return
     if not revision or revision in known_revisions():
         raise SchemaOutdated(f"It has {revision or 'none'}, not {schema_version()}: {MIGRATE}.")
-    if misfits := _misfits(connection):
-        listed = ", ".join(misfits[:5]) + (", ..." if len(misfits) > 5 else "")  # noqa: PLR2004
-        raise SchemaOutdated(f"It has {revision}, of a later version: {listed}. Upgrade the code.")
+    if misfits := ", ".join(_misfits(connection)):
+        raise SchemaOutdated(f"It has {revision}, of a later version: {misfits}. Upgrade the code.")
 
 
 @cache

@@ -76,11 +76,8 @@ def _check_depth(text: str) -> None:
     strings and brackets, so the parser never goes deeper than what is counted here.
     """
     depth = 0
-    for found in STRING_OR_BRACKET.finditer(text):
-        if found[0] in "[{":
-            depth += 1
-        elif found[0] in "]}":
-            depth -= 1
+    for found in STRING_OR_BRACKET.findall(text):
+        depth += (found in "[{") - (found in "]}")
         if depth > MAX_DEPTH:
             raise BadRequest(f"The body is nested more than {MAX_DEPTH} levels deep.")
 

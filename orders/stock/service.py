@@ -19,14 +19,7 @@ from orders.errors import (
     StockReserved,
     StockTooLarge,
 )
-from orders.stock.domain import (
-    ANYTHING,
-    KEEP_TIMEOUT,
-    MAX_INT,
-    Adjustment,
-    Expected,
-    StockItem,
-)
+from orders.stock.domain import ANYTHING, KEEP_TIMEOUT, MAX_INT, Adjustment, Expected, StockItem
 
 SQL = Room("orders.stock")
 ITEM, ADJUSTMENT = made_of(StockItem), made_of(Adjustment)

@@ -2,8 +2,9 @@
 
 -- name: get_state
 -- The revisions that migrations brought the database to, and whether it refuses to write.
--- returns  revision, read_only
-SELECT version_num AS revision, current_setting('transaction_read_only') = 'on' AS read_only FROM alembic_version;
+-- returns  revisions, read_only
+SELECT array_agg(version_num::text) AS revisions, current_setting('transaction_read_only') = 'on' AS read_only
+FROM alembic_version;
 
 -- name: get_encoding
 -- How the database encodes text.

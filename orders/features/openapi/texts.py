@@ -70,9 +70,7 @@ HEADERS: dict[str, Schema] = {
     "Location": _response_header(
         "The path of what was created.",
         _string(
-            "/v1/orders/01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f",
-            format="uri-reference",
-            maxLength=200,
+            "/v1/orders/01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f", format="uri-reference", maxLength=200
         ),
     ),
     "Idempotent-Replayed": {

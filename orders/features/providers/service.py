@@ -19,11 +19,7 @@ from orders.db.ids import MILLISECOND, is_uuid, new_id
 from orders.db.statements import Position, Service, as_it_is, made_of
 from orders.errors import ClientNotFound, OrderError
 from orders.features.providers.attempts.domain import Closer
-from orders.features.providers.domain import (
-    ProviderEndpoint,
-    Sender,
-    WaitingMessages,
-)
+from orders.features.providers.domain import ProviderEndpoint, Sender, WaitingMessages
 from orders.features.providers.errors import (
     EndpointNotFound,
     InboxFull,
@@ -34,8 +30,6 @@ from orders.features.signing.errors import SignatureInvalid
 from orders.features.signing.signatures import new_secret, verify
 
 SQL = Room("orders.features.providers")
-#: How long an old secret still works after a rotation, by default.
-OVERLAP = timedelta(hours=24)
 #: How long a message is kept that waits for nobody.
 KEPT = timedelta(days=30)
 
@@ -100,7 +94,7 @@ class Providers(Service):
         return self._all(_endpoint, SQL.list_endpoints, client=name)
 
     @retried
-    def rotate(self, endpoint_id: str, overlap: timedelta = OVERLAP) -> str:
+    def rotate(self, endpoint_id: str, overlap: timedelta = timedelta(hours=24)) -> str:
         """Make a new secret and return it; the old ones expire after ``overlap`` at most.
 
         Raises EndpointNotFound, also for one that is revoked.

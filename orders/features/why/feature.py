@@ -55,9 +55,5 @@ def flows(services: Services) -> Iterator[Flow]:
 
 
 FEATURE = Feature(
-    name="why",
-    wire=wire,
-    flows=flows,
-    commands=(say_why,),
-    checks=((_check, "orders.locked"),),
+    name="why", wire=wire, flows=flows, commands=(say_why,), checks=((_check, "orders.locked"),)
 )

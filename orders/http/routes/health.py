@@ -20,11 +20,7 @@ def healthz() -> Any:
     return {"status": "ok"}
 
 
-@health.get(
-    "/readyz",
-    returns=ReadinessOut,
-    also={503: "It cannot work now."},
-)
+@health.get("/readyz", returns=ReadinessOut, also={503: "It cannot work now."})
 def readyz() -> Any:
     """The database has the schema and accepts writes.
 

@@ -80,11 +80,8 @@ def get_payment(payment_id: str) -> Any:
 
 @payments.post("/payments/<uuid:payment_id>/refund", returns=PaymentOut, scopes=["payments"])
 @answers(
-    errors.AlreadyRefunded,
-    errors.PaymentNotFound,
-    errors.ReferenceReused,
-    errors.RefundTooLarge,
-    errors.WrongCurrency,
+    *(errors.AlreadyRefunded, errors.PaymentNotFound, errors.ReferenceReused),
+    *(errors.RefundTooLarge, errors.WrongCurrency),
     sends=["Idempotent-Replayed"],
 )
 def refund_payment(payment_id: str, body: RefundIn) -> Any:

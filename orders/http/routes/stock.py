@@ -48,11 +48,8 @@ def get_stock(sku: str) -> Any:
     scopes=["ops"],
 )
 @answers(
-    errors.PreconditionFailed,
-    errors.PreconditionRequired,
-    errors.SkuNotFound,
-    errors.StockReserved,
-    errors.TimeoutOutOfRange,
+    *(errors.PreconditionFailed, errors.PreconditionRequired, errors.SkuNotFound),
+    *(errors.StockReserved, errors.TimeoutOutOfRange),
     takes=["If-Match, if it exists", "If-None-Match: *"],
     sends=["Location", "ETag"],
 )
@@ -87,10 +84,7 @@ def retire_stock(sku: str) -> Any:
 
 @stock.post("/stock/<sku>/adjustments", returns=AdjustmentOut, status=201, scopes=["ops"])
 @answers(
-    errors.KeyReused,
-    errors.SkuNotFound,
-    errors.StockReserved,
-    errors.StockTooLarge,
+    *(errors.KeyReused, errors.SkuNotFound, errors.StockReserved, errors.StockTooLarge),
     sends=["Idempotent-Replayed"],
 )
 def create_adjustment(sku: str, header: IdempotencyIn, body: AdjustmentIn) -> Any:

@@ -20,10 +20,7 @@ attempts = Routes(
 
 
 @attempts.post(
-    "/orders/<uuid:order_id>/payment-attempts",
-    returns=AttemptOut,
-    status=201,
-    scopes=["orders"],
+    "/orders/<uuid:order_id>/payment-attempts", returns=AttemptOut, status=201, scopes=["orders"]
 )
 @answers(
     *(errors.AlreadyPaid, AttemptTooLate, errors.OrderCancelled, errors.OrderNotFound),
