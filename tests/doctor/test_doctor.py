@@ -19,12 +19,7 @@ from orders.config import Settings
 from orders.db.database import create_engine, writing
 from orders.db.files import Statement
 from orders.db.schema import SQL, check_ready, schema_version
-from orders.db.tables import (
-    order_events,
-    payments,
-    stock_items,
-    unpaid_orders,
-)
+from orders.db.tables import order_events, payments, stock_items, unpaid_orders
 from orders.errors import StorageUnavailable
 from orders.features.doctor.doctor import MEND_STOCK, Doctor
 from orders.features.freezes.service import Freezes  # <freezes/>

@@ -332,7 +332,7 @@ SCOPES: dict[tuple[str, str], set[str]] = {
     # </webhooks>
 }
 SIGNED: list[tuple[str, str]] = [
-    ("POST", "/v1/providers/<uuid:endpoint_id>/webhook"),  # <providers/>
+    ("POST", "/v1/providers/<uuid:endpoint_id>/webhook")  # <providers/>
 ]
 
 

@@ -30,9 +30,7 @@ def server(
     server = Server(free_port(), api.keys)
     process = processes.api(env, server.port, folder / "api.log")
     wait_until(
-        lambda: server.request("GET /readyz").status == 200,
-        "the API to serve",
-        ignoring=OSError,
+        lambda: server.request("GET /readyz").status == 200, "the API to serve", ignoring=OSError
     )
     yield server
     api.close()

@@ -59,10 +59,7 @@ def test_each_payment_counts_once_by_what_became_of_it(shop: Shop, counted: Coun
     twice = shop.pay(order, "second").payment
     for _ in range(2):
         shop.service.refund(shop.client, twice.id, "back")
-    assert counted == [
-        ("payment.refund_due", "already_paid", 1),
-        ("payment.refunded", "", 1),
-    ]
+    assert counted == [("payment.refund_due", "already_paid", 1), ("payment.refunded", "", 1)]
 
 
 def test_a_cancellation_counts_once_with_its_reason(shop: Shop, counted: Counted) -> None:

@@ -318,10 +318,7 @@ def prometheus(scraped: Scraped, tmp_path_factory: pytest.TempPathFactory) -> It
                 "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
                 "rule_files": [f"{PROMETHEUS}/rules/*.yml"],
                 "scrape_configs": [
-                    {
-                        "job_name": job,
-                        "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
-                    }
+                    {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
                     for job, port in scraped._asdict().items()
                 ],
             }

@@ -11,13 +11,7 @@ from werkzeug.test import TestResponse
 
 from orders.db.base import Instant
 from orders.db.tables import unpaid_orders
-from orders.features.providers.attempts.domain import (
-    Closed,
-    DueAttempt,
-    Gateway,
-    Paid,
-    Reply,
-)
+from orders.features.providers.attempts.domain import Closed, DueAttempt, Gateway, Paid, Reply
 from orders.features.providers.attempts.flow import attempt_flow
 from orders.features.providers.domain import MOST_WAITING
 from orders.features.providers.entries import Entries

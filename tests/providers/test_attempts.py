@@ -271,10 +271,7 @@ def test_an_attempt_needs_ones_own_unpaid_order(till: Till) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "status", "outcome"),
-    [
-        (Closed(), "cancelled", "closed"),
-        (Paid("", "", "", 250, "EUR"), "paid", "succeeded"),
-    ],
+    [(Closed(), "cancelled", "closed"), (Paid("", "", "", 250, "EUR"), "paid", "succeeded")],
 )
 def test_the_provider_is_asked_before_its_order_is_cancelled(
     till: Till, answer: Reply, status: str, outcome: str

@@ -186,7 +186,7 @@ def test_a_provider_refunds_parts_of_what_paid_an_order(
     assert (payment["status"], payment["refunded_minor"]) == ("refunded", 250)
     page = json.loads(api.send("GET", f"/v1/orders/{order_id}/events").get_data())["data"]
     assert [event["type"] for event in page[2:]] == [
-        *("order.refunded", "payment.disputed", "payment.disputed", "order.refunded"),
+        *("order.refunded", "payment.disputed", "payment.disputed", "order.refunded")
     ]
 
 
@@ -210,7 +210,7 @@ def test_a_refund_that_fails_later_is_due_again(
     assert outcome(overtaking()) == "refunded"
     page: Any = api.send("GET", f"/v1/orders/{order_id}/events").json
     assert [event["type"] for event in page["data"][3:]] == [
-        *("payment.refunded", "payment.refund_failed", "payment.refunded"),
+        *("payment.refunded", "payment.refund_failed", "payment.refunded")
     ]
     assert inbox(api) == []
 

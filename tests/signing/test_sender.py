@@ -160,9 +160,7 @@ def test_a_name_is_connected_to_the_address_that_was_checked(
     assert connections == [("8.8.8.8", 80)]
 
 
-def test_the_next_address_is_tried_when_the_first_fails(
-    connections: list[tuple[str, int]],
-) -> None:
+def test_the_next_address_is_tried_when_the_first_fails(connections: list[tuple[str, int]]) -> None:
     answer = sender(resolve=lambda *_: ["8.8.8.8", "1.1.1.1"]).post("https://a.example/", {}, BODY)
     assert connections == [("8.8.8.8", 443), ("1.1.1.1", 443)]
     assert (answer.status, answer.error) == (None, "not from here")
@@ -355,9 +353,7 @@ def test_a_missing_address_and_a_closed_port_are_failures() -> None:
     assert "refused" in (sender().post(f"http://127.0.0.1:{port}/", {}, BODY).error or "")
 
 
-def test_a_certificate_is_checked_for_the_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_certificate_is_checked_for_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str | None] = []
 
     class Stream(httpcore.NetworkStream):

@@ -87,9 +87,7 @@ def test_another_body_and_another_secret_are_refused() -> None:
             verify(headers, body, keys, now_seconds=NOW)
 
 
-def test_thousands_of_signatures_cost_one_digest_a_secret(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_thousands_of_signatures_cost_one_digest_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [new_secret(), new_secret()]
     headers = signed("m1", BODY, [keys[0]], now_seconds=NOW)
     one = headers["webhook-signature"]

@@ -208,9 +208,7 @@ def test_a_traceparent_that_is_none_begins_a_new_trace(site: Traced, header: str
     assert place_of(span)[1] == ("" if header != f"{INCOMING}\t" else PARENT)
 
 
-def test_health_is_not_traced_and_unknown_paths_have_no_name(
-    site: Traced,
-) -> None:
+def test_health_is_not_traced_and_unknown_paths_have_no_name(site: Traced) -> None:
     site.api.http.get("/healthz")
     site.api.http.get("/nowhere/secret")
     site.api.http.open("/v1/orders", method="BREW")
