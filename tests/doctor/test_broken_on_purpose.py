@@ -122,9 +122,12 @@ def well(lazy_postgres: Postgres, tmp_path: Path) -> Iterator[Installation]:
             "DATABASE_URL": url,
             "REDIS_URL": valkey.url,
             "MAX_FAILURES": "1",
-            "WEBHOOK_ALLOW_PRIVATE": "1",
+            "WEBHOOK_ALLOW_PRIVATE": "1",  # <webhooks/>
         }
-        api = stack.enter_context(serving(url, valkey.url, webhook_allow_private=True))
+        settings: dict[str, Any] = {
+            "webhook_allow_private": True,  # <webhooks/>
+        }
+        api = stack.enter_context(serving(url, valkey.url, **settings))
         command = ["worker", "run", FLOWS]
         worker = processes.python(command, env, tmp_path / "worker.log")
         stack.callback(worker.kill)

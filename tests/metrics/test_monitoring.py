@@ -152,7 +152,7 @@ def test_every_section_of_the_page_is_about_an_alert() -> None:
     _, _, last = PAGE.partition("## If you see this, do that\n")
     sections = re.split(r"^### ", last, flags=re.MULTILINE)[1:]
     assert [section.split("\n", 1)[0] for section in sections] == NAMES, "in the same order"
-    assert min(len(section) for section in sections) > 150
+    assert min(len(section) for section in sections) > 100
     headings = {heading.lower() for heading in re.findall(r"^#+ (\S+)$", PAGE, re.MULTILINE)}
     assert {*re.findall(r"\]\(#(\w+)\)", PAGE)} <= headings
 

@@ -42,6 +42,7 @@ def make_payment(api: Api, client: str) -> str:
     return str(json.loads(api.send("POST", path, body, key=client).get_data())["id"])
 
 
+# <webhooks>
 def make_webhook(api: Api, client: str) -> str:
     made = api.send("POST", "/v1/webhooks", {"url": "https://shop.example/hook"}, key=client)
     return str(json.loads(made.get_data())["id"])
@@ -54,10 +55,11 @@ def make_delivery(api: Api, client: str) -> str:
     return str(first["id"])
 
 
+# </webhooks>
 #: How a client comes by what such an id names.
 MAKERS: dict[str, Callable[[Api, str], str]] = {
-    "delivery_id": make_delivery,
-    "webhook_id": make_webhook,
+    "delivery_id": make_delivery,  # <webhooks/>
+    "webhook_id": make_webhook,  # <webhooks/>
     "order_id": make_order,
     "payment_id": make_payment,
 }
@@ -67,7 +69,9 @@ BODIES: dict[str, Callable[[], dict[str, Any]]] = {
     "extend_order": lambda: {"expires_at": rfc3339(datetime.now(UTC) + timedelta(hours=1))},
 }
 #: The operations that take a signature in place of a key.
-SIGNED = {"receive_webhook"}
+SIGNED = (
+    "receive_webhook",  # <providers/>
+)
 #: What the shop has, for every client alike.
 COMMON = {"sku"}
 
@@ -214,9 +218,12 @@ SHOWING = {"list_orders", "list_payments", "list_webhooks"}
 def test_every_route_of_clients_is_tested() -> None:
     """Or makes something new."""
     tested = {each.name for each in (*ON_THINGS, *LISTS)}
-    assert {each.name for each in OF_CLIENTS} - tested == {"create_order", "create_webhook"}
+    assert {each.name for each in OF_CLIENTS} - tested == {
+        "create_order",
+        "create_webhook",  # <webhooks/>
+    }
 
 
 def test_every_route_without_a_key_is_of_nobody_or_signed() -> None:
     open_to_all = [each for each in OPERATIONS if "security" not in each.said]
-    assert {each.name for each in open_to_all if "{" in each.path} == SIGNED
+    assert {each.name for each in open_to_all if "{" in each.path} == {*SIGNED}

@@ -9,10 +9,9 @@ from orders.db.base import Instant, metadata
 from orders.db.ids import first_id_from
 from orders.db.statements import FIRST
 from orders.db.tables import orders
-from orders.features.providers.tables import provider_messages
 from orders.features.retention.service import Retention
 from tests.kit.api import Api, content
-from tests.providers.provider import Provider
+from tests.providers.provider import Provider  # <providers/>
 
 DAYS = 30
 
@@ -20,7 +19,12 @@ DAYS = 30
 #: What has an order's id, or belongs to what has.
 OF_ORDERS = (
     *("orders", "unpaid_orders", "order_items", "order_events", "payments", "payment_entries"),
-    *("payment_attempts", "webhook_deliveries"),
+    "payment_attempts",  # <providers/>
+    "webhook_deliveries",  # <webhooks/>
+)
+#: What names an order and may stay when it is deleted.
+BESIDE = (
+    "provider_messages",  # <providers/>
 )
 
 
@@ -29,15 +33,23 @@ class Attic:
 
     def __init__(self, api: Api) -> None:
         self.api, self.services = api, api.services
-        self.bank = Provider(api)
+        self.bank = Provider(api)  # <providers/>
 
     def place(self, **body: Any) -> str:
         return str(content(self.api.place(**body))["id"])
 
     def paid(self, reference: str = "tx-1", **body: Any) -> str:
         order_id = self.place(**body)
-        assert content(self.bank.paid(order_id, reference))["outcome"] == "applied"
+        assert content(self.api.pay(order_id, reference))["status"] == "applied"
         return order_id
+
+    def refund(self, reference: str) -> None:
+        """Send back all of the money with this reference."""
+        found = self.api.send("GET", f"/v1/payments?provider=bank&reference={reference}")
+        [payment] = content(found)["data"]
+        content(
+            self.api.send("POST", f"/v1/payments/{payment['id']}/refund", {"reference": "re-0"})
+        )
 
     def cancelled(self, **body: Any) -> str:
         order_id = self.place(**body)
@@ -55,7 +67,7 @@ class Attic:
                     connection.execute(sa.update(table).values(moved))
             for order_id, at in connection.execute(sa.select(orders.c.id, orders.c.created_at)):
                 old = first_id_from(at)[:13] + order_id[13:]
-                for table in (*(metadata.tables[name] for name in OF_ORDERS), provider_messages):
+                for table in (metadata.tables[name] for name in (*OF_ORDERS, *BESIDE)):
                     column = orders.c.id if table is orders else table.c.get("order_id")
                     if column is not None:
                         changed = sa.update(table).where(column == order_id)
@@ -71,7 +83,7 @@ class Attic:
 
     def empty(self) -> None:
         with self.services.engine.begin() as connection:
-            connection.execute(sa.text(f"TRUNCATE provider_messages, {', '.join(OF_ORDERS)}"))
+            connection.execute(sa.text(f"TRUNCATE {', '.join((*OF_ORDERS, *BESIDE))}"))
 
     def rows(self) -> dict[str, int]:
         """How many rows there are of orders and what belongs to them, by table."""

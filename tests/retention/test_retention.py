@@ -17,7 +17,7 @@ from orders.config import Settings
 from orders.db.statements import FIRST
 from orders.db.tables import order_events, orders
 from orders.errors import StorageUnavailable
-from orders.features.providers.service import Providers
+from orders.features.providers.service import Providers  # <providers/>
 from orders.features.retention.flow import Pruner
 from orders.features.retention.service import Retention
 from tests.kit.api import Api, content, serving
@@ -46,9 +46,10 @@ def unpaid(attic: Attic) -> None:
 
 
 def refund_due(attic: Attic) -> None:
-    attic.bank.paid(attic.cancelled(), "late")
+    attic.api.pay(attic.cancelled(), "late")
 
 
+# <providers>
 def disputed(attic: Attic) -> None:
     attic.paid()
     attic.bank.refunded("tx-1", "dp-0", "dispute.opened")
@@ -76,17 +77,22 @@ def waiting_since_before_the_payment(attic: Attic) -> None:
     attic.paid("tx-1")
 
 
+# </providers>
 KEPT: list[Callable[[Attic], None]] = [
-    *(unpaid, refund_due, disputed, paying, waiting_for_the_order, waiting_for_the_payment),
-    waiting_since_before_the_payment,
+    *(unpaid, refund_due),
+    # <providers>
+    *(disputed, paying),
+    *(waiting_for_the_order, waiting_for_the_payment, waiting_since_before_the_payment),
+    # </providers>
 ]
 
 
 def refunded(attic: Attic) -> None:
     refund_due(attic)
-    attic.bank.refunded("late")
+    attic.refund("late")
 
 
+# <providers>
 def dispute_over(attic: Attic) -> None:
     disputed(attic)
     attic.bank.refunded("tx-1", "dp-1", "dispute.lost")
@@ -98,8 +104,10 @@ def message_settled(attic: Attic) -> None:
     attic.services[Providers].dismiss(message.id)
 
 
+# </providers>
 GONE: list[Callable[[Attic], Any]] = [
-    *(Attic.paid, Attic.cancelled, refunded, dispute_over, message_settled)
+    *(Attic.paid, Attic.cancelled, refunded),
+    *(dispute_over, message_settled),  # <providers/>
 ]
 
 
@@ -123,12 +131,12 @@ def test_an_order_with_something_left_to_do_is_kept(
 def test_an_old_order_goes_with_all_that_belongs_to_it(
     attic: Attic, make: Callable[[Attic], Any]
 ) -> None:
-    attic.api.send("POST", "/v1/webhooks", {"url": "https://a.example"})
+    attic.api.send("POST", "/v1/webhooks", {"url": "https://a.example"})  # <webhooks/>
     make(attic)
     attic.age()
     assert attic.delete() == 1
     assert attic.rows() == {}
-    assert attic.services[Providers].messages("settled", page_size=9) == []
+    assert attic.services[Providers].messages("settled", page_size=9) == []  # <providers/>
     assert attic.delete() == 0
 
 
@@ -150,9 +158,10 @@ def described(attic: Attic, order_id: str) -> TestResponse:
 
 
 def refunded_late(attic: Attic, _: str) -> None:
-    attic.bank.refunded("tx-1")
+    attic.refund("tx-1")
 
 
+# <providers>
 def refund_failed(attic: Attic, _: str) -> None:
     attic.bank.refunded("tx-1", kind="refund.failed")
 
@@ -161,7 +170,14 @@ def failed(attic: Attic, order_id: str) -> TestResponse:
     return attic.bank.report("payment.failed", order_id=order_id, reference="tx-0")
 
 
-@pytest.mark.parametrize("change", [described, refunded_late, refund_failed, failed])
+# </providers>
+CHANGES: list[Callable[[Attic, str], object]] = [
+    *(described, refunded_late),
+    *(refund_failed, failed),  # <providers/>
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_what_was_changed_lately_is_not_old(
     attic: Attic, change: Callable[[Attic, str], object]
 ) -> None:
@@ -192,14 +208,10 @@ def test_an_order_that_somebody_works_on_is_skipped(attic: Attic) -> None:
 
 #: What shows an order, or what belongs to it.
 READ = [
-    *(
-        "/v1/orders",
-        "/v1/orders?status=paid",
-        "/v1/events",
-        "/v1/orders/{}",
-        "/v1/orders/{}/events",
-    ),
-    *("/v1/orders/{}/payments", "/v1/orders/{}/payment-attempts"),
+    *("/v1/orders", "/v1/orders?status=paid"),
+    *("/v1/orders/{}", "/v1/orders/{}/events", "/v1/orders/{}/payments"),
+    "/v1/events",  # <feed/>
+    "/v1/orders/{}/payment-attempts",  # <providers/>
 ]
 
 
@@ -208,8 +220,8 @@ def test_who_reads_meanwhile_gets_an_order_as_it_was_or_none(attic: Attic, path:
     """Whichever of a request's statements it is deleted after."""
     for statements in count(1):
         order_id = attic.place()
-        failed(attic, order_id)
-        attic.bank.paid(order_id)
+        failed(attic, order_id)  # <providers/>
+        attic.api.pay(order_id)
         attic.age()
         url = path.format(attic.ids()[0])
         whole = content(attic.api.send("GET", url))
@@ -228,14 +240,16 @@ WRITES: dict[str, Callable[[Attic, str], Any]] = {
     "place": lambda attic, _: attic.api.place("key"),
     "pay": lambda attic, order_id: attic.api.pay(order_id, "tx-1"),
     "pay twice": lambda attic, order_id: attic.api.pay(order_id, "tx-2"),
-    "refund": lambda attic, _: attic.bank.refunded("tx-1", "re-1", amount_minor=250),
-    "refund failed": lambda attic, _: attic.bank.refunded("tx-1", "re-2", "refund.failed"),
     "cancel": lambda attic, order_id: attic.api.send("POST", f"/v1/orders/{order_id}/cancel"),
     "describe": described,
+    # <providers>
+    "refund": lambda attic, _: attic.bank.refunded("tx-1", "re-1", amount_minor=250),
+    "refund failed": lambda attic, _: attic.bank.refunded("tx-1", "re-2", "refund.failed"),
     "pending": lambda attic, order_id: attic.bank.report(
         "payment.pending", order_id=order_id, reference="tx-0"
     ),
     "failed": failed,
+    # </providers>
 }
 
 
@@ -246,9 +260,11 @@ def test_who_writes_meanwhile_is_told_as_before_or_that_it_is_gone(
     told = set()
     for statements in count(0):
         order_id = str(content(attic.api.place("key"))["id"])
-        content(attic.bank.paid(order_id, "tx-1"))
+        content(attic.api.pay(order_id, "tx-1"))
+        # <providers>
         content(attic.bank.refunded("tx-1", "re-1"))
         failed(attic, order_id)
+        # </providers>
         attic.age()
         with deleting(attic, after=statements) as deleted:
             answer = WRITES[write](attic, attic.ids()[0])
@@ -262,6 +278,7 @@ def test_who_writes_meanwhile_is_told_as_before_or_that_it_is_gone(
     assert len(told - gone) == 1, told
 
 
+# <providers>
 @pytest.mark.parametrize("write", ["pending", "failed"])
 def test_no_attempt_outlives_an_order_that_is_being_deleted(attic: Attic, write: str) -> None:
     attic.paid()
@@ -287,6 +304,7 @@ def test_a_message_that_comes_meanwhile_and_waits_stays(attic: Attic) -> None:
     assert len(attic.services[Providers].messages("waiting", page_size=9)) == 1
 
 
+# </providers>
 @contextmanager
 def deleting(attic: Attic, after: int) -> Iterator[list[int]]:
     """Has all orders deleted after so many statements of a request, if it has as many. Yields what was deleted."""
@@ -323,7 +341,7 @@ def test_a_run_goes_on_until_nothing_old_is_left(attic: Attic) -> None:
     assert 0 < again.delay_ms <= 1000
     assert run(Task("one", due_at_ms=now_ms, attempt=2)) is None
     assert len(attic.ids()) == 1
-    attic.bank.refunded("late")
+    attic.refund("late")
     attic.age()
     assert run(Task("two", due_at_ms=now_ms)) is None
     assert attic.ids() == []

@@ -79,8 +79,12 @@ def site(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Traced]:
     monkeypatch.setattr(kit_api, "IDLE_APPS", [])  # tracing is installed in a new one
-    settings: Any = {"order_timeout_seconds": 0.01, "order_timeout_min_seconds": 0.01}
-    with serving(migrated_url, valkey.url, webhook_allow_private=True, **settings) as api:
+    settings: Any = {
+        "order_timeout_seconds": 0.01,
+        "order_timeout_min_seconds": 0.01,
+        "webhook_allow_private": True,  # <webhooks/>
+    }
+    with serving(migrated_url, valkey.url, **settings) as api:
         yield Traced(api)
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import pytest
 import redis
@@ -232,7 +233,7 @@ def stock_locked(case: Case) -> Iterator[int]:
 def tables_locked(case: Case) -> Iterator[int]:
     """As creating an index does, or altering a table."""
     with case.services.engine.begin() as stranger:
-        stranger.exec_driver_sql("LOCK stock_items IN SHARE MODE; LOCK api_signs, stops")
+        stranger.exec_driver_sql("LOCK stock_items, order_events IN SHARE MODE; LOCK stops")
         yield stranger.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
 
 
@@ -354,10 +355,14 @@ def test_each_cause_is_told_alone_and_everywhere(
     migrated_url: str, valkey: Valkey, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("orders.features.why.locked.LONG_MS", 0)
-    waits = {"statement_timeout_seconds": 9.5, "lock_timeout_seconds": 9.0}
-    private = {"webhook_allow_private": True}
-    retries = {"retry_base_seconds": 600.0, "retry_cap_seconds": 600.0}
-    with serving(migrated_url, valkey.url, **waits, **retries, **private) as api:
+    settings: dict[str, Any] = {
+        "statement_timeout_seconds": 9.5,
+        "lock_timeout_seconds": 9.0,
+        "retry_base_seconds": 600.0,
+        "retry_cap_seconds": 600.0,
+        "webhook_allow_private": True,  # <providers/>
+    }
+    with serving(migrated_url, valkey.url, **settings) as api:
         case, (make, expected) = Case(api), CAUSES[name]
         with make(case) as pid:
             told = "\n".join(case.told())
