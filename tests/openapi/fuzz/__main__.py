@@ -26,7 +26,13 @@ CLIENTS = {"one": ("orders", "payments"), "other": ("orders", "payments"), "offi
 
 
 #: No limits: 429 would hide what comes after it.
-LIMITS = {"RATE_LIMIT_PER_SECOND": "1000000", "MAX_UNPAID_ORDERS": "0", "MAX_HELD_PIECES": "0"}
+LIMITS = {
+    "RATE_LIMIT_PER_SECOND": "1000000",  # <throttling/>
+    # <limits>
+    "MAX_UNPAID_ORDERS": "0",
+    "MAX_HELD_PIECES": "0",
+    # </limits>
+}
 
 
 def fuzz(service: Service, examples: int, seed: int | None) -> int:
