@@ -45,8 +45,16 @@ keys = CommandGroup("keys", help="API keys.")
 stock = CommandGroup("stock", help="Stock on hand and prices.")
 
 
+def _id_of(_context: object, _parameter: object, text: str) -> str:
+    """The id of a key, which may have been pasted whole, with the line break after it."""
+    found, _ = parted(text.strip())
+    if not UUID.fullmatch(found):
+        raise click.BadParameter(f"{found!r} is not a key's id: keys list shows them")
+    return found
+
+
 def id_in(_context: object, _parameter: object, text: str) -> str:
-    """An id, also in a whole key, or in the path of an endpoint, that was pasted instead."""
+    """The id of an order or a message, or of an endpoint, whose path may have been pasted whole."""
     if not (found := UUID.search(text.lower())):
         raise click.BadParameter(f"{text!r} is not an id: lists and searches show them")
     return found[0]
@@ -119,7 +127,7 @@ def _key_row(key: ApiKey) -> tuple[str, ...]:
 
 
 @keys.command("revoke")
-@click.argument("key_id", metavar="ID", callback=id_in)
+@click.argument("key_id", metavar="ID", callback=_id_of)
 def revoke_key(key_id: str) -> None:
     """Revoke the key ID. It is refused everywhere within seconds."""
     key = services().clients.revoke(key_id)
@@ -127,7 +135,7 @@ def revoke_key(key_id: str) -> None:
 
 
 @keys.command("rotate")
-@click.argument("key_id", metavar="ID", callback=id_in)
+@click.argument("key_id", metavar="ID", callback=_id_of)
 @click.option(
     "--hours", type=click.IntRange(0, 8_760), default=24, help="How long the old key still works."
 )

@@ -25,5 +25,7 @@ def answering() -> Iterator[None]:
         yield
     except redis.RedisError as error:
         raise QueueUnavailable from error
+    except StorageUnavailable:
+        raise
     except Unavailable as error:
         raise StorageUnavailable from error

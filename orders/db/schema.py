@@ -109,8 +109,9 @@ def check_schema(connection: sa.Connection, revision: str) -> None:
         return
     if not revision or revision in known_revisions():
         raise SchemaOutdated(f"It has {revision or 'none'}, not {schema_version()}: {MIGRATE}.")
-    if misfits := ", ".join(_misfits(connection)):
-        raise SchemaOutdated(f"It has {revision}, of a later version: {misfits}. Upgrade the code.")
+    if misfits := [*_misfits(connection)]:
+        listed = ", ".join(misfits[:5]) + (", ..." if len(misfits) > 5 else "")  # noqa: PLR2004
+        raise SchemaOutdated(f"It has {revision}, of a later version: {listed}. Upgrade the code.")
 
 
 @cache

@@ -320,7 +320,7 @@ def test_another_orders_and_clients_messages_stay(hooks: Hooks) -> None:
         (["--client", "customer", "--reference", PERSON], "no order with that reference"),
         (["--client", "nobody", "--reference", PERSON], "no client"),
         ([FIRST.id], "no such order"),
-        (["A-1"], "is not an id"),
+        (["A-1"], "not an order's id"),
     ],
 )
 @pytest.mark.parametrize("command", ["export", "erase"])

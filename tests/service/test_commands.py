@@ -113,7 +113,7 @@ def test_a_key_is_revoked_and_rotated_by_its_id_or_pasted_whole(bare: Api) -> No
     assert "There is no such key." in refused.stderr
     pasted = run(bare, "keys", "rotate", "ID")
     assert pasted.exit_code == 2
-    assert "'ID' is not an id: lists and searches show them" in pasted.stderr
+    assert "'ID' is not a key's id: keys list shows them" in pasted.stderr
     assert run(bare, "keys", "revoke", f"{first}\n").exit_code == 0
 
 

@@ -131,9 +131,16 @@ ROWS = [
     # Pasted from the documentation
     Row(
         "flask --app orders.app keys rotate ID",
+        "'ID' is not a key's id: keys list shows them",
+        status=2,
+    ),
+    # <providers>
+    Row(
+        "flask --app orders.app providers rotate ID",
         "'ID' is not an id: lists and searches show them",
         status=2,
     ),
+    # </providers>
     # Examples
     Row("examples plain_que", "there is no example plain_que: did you mean plain_queue?", status=2),
     Row("examples", "python -m examples NAME --help describes one", status=2),

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import click
 from flask.cli import with_appcontext
 
-from orders.commands import Command, id_in
+from orders.commands import Command
+from orders.db.ids import is_uuid
 from orders.db.statements import Position
 from orders.errors import OrderError
 from orders.features.retention.service import Retention
@@ -23,8 +24,11 @@ PAGE_SIZE = 100
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-def _ids(context: object, parameter: object, given: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(id_in(context, parameter, text) for text in given)
+def _ids(_context: object, _parameter: object, given: tuple[str, ...]) -> tuple[str, ...]:
+    for text in given:
+        if not is_uuid(text.lower()):
+            raise click.BadParameter(f"{text!r} is not an order's id")
+    return tuple(text.lower() for text in given)
 
 
 def _of_orders(command: Decorated) -> Decorated:
