@@ -56,10 +56,10 @@ def unavailable(engine: sa.Engine) -> Iterator[None]:
         raise Unavailable(str(getattr(error, "orig", error))) from error
 
 
-def retried(transaction: Callable[P, R], outage: type[Exception] = Unavailable) -> Callable[P, R]:
+def retried(transaction: Callable[P, R]) -> Callable[P, R]:
     """Run a function that is one transaction again if it lost a conflict with another one.
 
-    It raises ``outage`` from the conflict. A handler's own error or outcome is left alone, even if a conflict
+    It raises Unavailable from the conflict. A handler's own error or outcome is left alone, even if a conflict
     in another database caused it.
     """
 
@@ -68,7 +68,7 @@ def retried(transaction: Callable[P, R], outage: type[Exception] = Unavailable) 
         for _ in range(CONFLICT_RETRIES):
             try:
                 return transaction(*args, **kwargs)
-            except outage as error:
+            except Unavailable as error:
                 if sqlstate(error.__cause__) not in _CONFLICTS:
                     raise
         return transaction(*args, **kwargs)
