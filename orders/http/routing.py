@@ -9,6 +9,7 @@ from functools import wraps
 from http import HTTPStatus
 from inspect import get_annotations
 from typing import Any, TypeVar
+from wsgiref.types import WSGIEnvironment
 
 from flask import Blueprint, Request, Response, request
 from pydantic import BaseModel, RootModel, ValidationError
@@ -149,14 +150,12 @@ def _headers(sent: Headers, names: Iterable[str]) -> dict[str, str]:
 
 
 class Json(Response):
-    """Its headers are complete as they are, except for a status without a body."""
+    """Its headers are complete, unless it may have no body, or a prefix of its paths has to be encoded."""
 
-    def get_wsgi_headers(self, environ: Any) -> Headers:
-        return (
-            super().get_wsgi_headers(environ)
-            if self.status_code == HTTPStatus.NO_CONTENT
-            else self.headers
-        )
+    def get_wsgi_headers(self, environ: WSGIEnvironment) -> Headers:
+        if self.status_code == HTTPStatus.NO_CONTENT or environ.get("SCRIPT_NAME"):
+            return super().get_wsgi_headers(environ)
+        return self.headers
 
 
 def _rendered(result: Any, contract: Contract) -> Any:

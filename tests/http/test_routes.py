@@ -87,6 +87,14 @@ def test_an_order_is_created_located_shown_and_scheduled(
     until_scheduled(redis_client, 1)
 
 
+def test_a_prefix_of_the_paths_is_encoded_in_the_location(api: Api) -> None:
+    basket = {"items": [{"sku": "tea", "quantity": 1}]}
+    under = {"SCRIPT_NAME": "/bücher".encode().decode("latin-1")}  # as WSGI has it
+    key = {"Idempotency-Key": "key-1"}
+    response = api.send("POST", "/v1/orders", basket, headers=key, environ_overrides=under)
+    assert response.headers["Location"].startswith("/b%C3%BCcher/v1/orders/")
+
+
 def test_a_repeated_create_gets_the_first_response_again(api: Api) -> None:
     first = api.place("key-1")
     expire(api, content(first)["id"])
