@@ -54,11 +54,13 @@ MISTAKES = [
     Mistake("redis.call('ZREM', dead, id)", ""),
     Mistake("redis.call('HDEL', letters, id) == 1", "redis.call('HDEL', letters, id) >= 0"),
     Mistake("redis.call('ZADD', scheduled, now, id)", "", "requeue"),
-    Mistake("'-inf', now, 'WITH", "'-inf', '(' .. whole(now), 'WITH", "claim"),
+    Mistake("tonumber(due[2]) > now then", "tonumber(due[2]) >= now then", "claim"),
+    Mistake("tonumber(due[2]) > now then", "false then", "claim"),
+    Mistake(" or kept and tonumber(due[2 * i]) > now", "", "claim"),
     Mistake(
         "'-inf', now, 'LIMIT', 0, MOST_SUSPECTS", "'-inf', now + lease, 'LIMIT', 0, 9", "claim"
     ),
-    Mistake("'-inf', now, 'WITH", "'-inf', now + lease, 'WITH", "claim"),
+    Mistake("'-inf', now + ahead", "'-inf', now + lease", "claim"),
     Mistake("redis.call('ZREMRANGEBYRANK', scheduled, rank, rank + #ids - 1)", "", "claim"),
     Mistake("rank + #ids - 1", "rank + #ids", "claim"),
     Mistake("redis.call('ZADD', claims, ends, claimer)", "", "claim"),
@@ -70,7 +72,7 @@ MISTAKES = [
     Mistake("if is_paused then limit = 0 end", "", "claim"),
     Mistake("if #ids < limit then", "do", "claim"),
     Mistake("if suspect then break end", "", "claim"),
-    Mistake("if suspect and i > 1 then break end", "", "claim"),
+    Mistake("if i > 1 and (suspect or", "if i > 1 and (", "claim"),
     Mistake(
         "redis.call('ZREM', scheduled, id) == 1", "redis.call('ZSCORE', scheduled, id)", "cancel"
     ),

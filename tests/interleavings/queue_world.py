@@ -208,13 +208,16 @@ class QueueWorld(Machine):
 
     # -- workers ---------------------------------------------------------------------------
 
-    def do_claim(self, worker: str) -> None:
-        claimed: Any = self.claim(worker, LIMIT, LEASE)
+    def do_claim(self, worker: str, ahead: int = 0) -> None:
+        claimed: Any = self.claim(worker, LIMIT, LEASE, ahead)
         if self.is_recurring:
             self.looked[worker] = self.now
         for task in claimed.values:
-            self._begin(task.id, task.deliveries)
+            self._begin(task.id, task.deliveries, ahead)
             self.held[worker].append(task)
+
+    def do_claim_ahead(self, worker: str) -> None:
+        self.do_claim(worker, LEASE)
 
     def do_lose_claim(self, worker: str) -> None:
         """Redis executes it, and the reply is lost."""
@@ -240,10 +243,10 @@ class QueueWorld(Machine):
             if known.attempts and known.attempts.token == token:
                 self._begin(task_id, known.attempts.deliveries)
 
-    def _begin(self, task_id: str, deliveries: int) -> None:
+    def _begin(self, task_id: str, deliveries: int, ahead: int = 0) -> None:
         """No more deliveries are counted than a task was claimed before."""
         assert task_id not in self.done, "what was done is claimed again"
-        assert self.not_before.pop(task_id, 0) <= self.now, "early"
+        assert self.not_before.pop(task_id, 0) <= self.now + ahead, "early"
         begun = self.begun.get(task_id, 0)
         assert deliveries <= begun, f"{deliveries} deliveries of {begun}"
         self.begun[task_id] = begun + 1

@@ -30,6 +30,8 @@ SCENARIOS = [
     "w1 seed, lease ends; w1 claim, w1 ack a, w1 seed x2, clock back, flush",
     "w1 seed, lease ends, w1 claim; w1 release a, w1 seed, w2 seed anew, clock back x2",
     "w1 seed, lease ends; w1 claim, w1 seed, w2 claim, w2 seed, lease ends x2",
+    "schedule a, schedule later b; w1 claim ahead x2, w1 release b, w1 ack b, cancel b, w2 claim, moment passes",
+    "schedule a, w1 claim; w1 retry a, schedule b, w1 claim ahead, w1 ack b, w2 claim, lease ends",
     (
         "schedule a, schedule b, w1 claim, lease ends, w1 claim, lease ends;"
         " w1 claim x2, w2 claim, w2 ack a, w2 extend a, lease ends x2"
@@ -76,7 +78,15 @@ TRANSITIONS = [
     *("schedule b", "schedule later a", "cancel a", "requeue a", "purge a", "pause", "resume"),
     *("w1 ack a", "w1 ack unheard a", "w1 extend a", "w1 retry a", "w1 fail a", "w1 defer a"),
     *("w1 look again a", "w1 reschedule a", "w1 release a", "w1 bury a", "w1 lose claim"),
-    *("w1 delay claim", "w1 late claim", "w1 die", "w1 sweep", "w2 ack a", "clock back"),
+    *(
+        "w1 claim ahead",
+        "w1 delay claim",
+        "w1 late claim",
+        "w1 die",
+        "w1 sweep",
+        "w2 ack a",
+        "clock back",
+    ),
     *("clock forward", "outage", "flush", "restart"),
 ]
 PAIRS, TRIPLES = (

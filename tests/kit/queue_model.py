@@ -308,16 +308,22 @@ class Machine(RuleBasedStateMachine):
 
     # -- a worker --------------------------------------------------------------------------
 
-    @rule(target=claimed, worker=WORKERS, limit=st.integers(1, 10), lease=LEASES)
-    def claim(self, worker: str, limit: int, lease: int) -> Any:
+    @rule(
+        target=claimed,
+        worker=WORKERS,
+        limit=st.integers(1, 10),
+        lease=LEASES,
+        ahead=st.sampled_from([0, 0, 50]),
+    )
+    def claim(self, worker: str, limit: int, lease: int, ahead: int) -> Any:
         said = self.asks(worker)
-        claim = self.workers[worker].claim(limit, lease)
+        claim = self.workers[worker].claim(limit, lease, ahead_ms=ahead)
         self.silent.pop(worker, None)
         self.ahead[worker] = self.now - self.ran
         if self.is_stale(said):  # the clock was set forward
             self.silent[worker], self.spares_until[worker] = self.ran, self.ran + lease / 2
         token = claim.tasks[0].token if claim.tasks else ""
-        ids = self.take(said, limit, lease, token)
+        ids = self.take(said, limit, lease, token, ahead)
         assert claim.tasks == [self.as_task(task_id) for task_id in ids]
         assert (claim.paused, claim.now_ms) == (self.paused, self.now)
         ends: list[float] = [
@@ -378,7 +384,7 @@ class Machine(RuleBasedStateMachine):
         """Whether nobody waits for the reply any more."""
         return said.expected is not None and self.now - said.expected > STALE
 
-    def take(self, said: Said, limit: int, lease: int, token: str) -> list[str]:
+    def take(self, said: Said, limit: int, lease: int, token: str, ahead: int = 0) -> list[str]:
         """What a claim leases, when the server executes it."""
         if self.paused and said.again:
             self.take_again(said, 0)
@@ -386,7 +392,7 @@ class Machine(RuleBasedStateMachine):
             return []
         ids = self.take_again(said, limit) if said.again else []
         ids = ids or ([] if said.spares else self.take_suspects(isqrt(limit)))
-        ids = ids or self.take_due(limit, newest=said.newest)
+        ids = ids or self.take_due(limit, ahead, newest=said.newest)
         self.shorten_leases(lease)
         if ids and self.deliveries(ids[0]) > 1:
             self.alone = ids[0]
@@ -397,7 +403,8 @@ class Machine(RuleBasedStateMachine):
             self.claims = {each: end for each, end in self.claims.items() if end > known_since}
         for task_id in ids:
             known = self.known[task_id]
-            assert known.at <= self.now or known.tried.token == said.again, "early"
+            is_ahead = known.at <= self.now + ahead and known.attempts is None
+            assert known.at <= self.now or is_ahead or known.tried.token == said.again, "early"
             assert known.place != "dead"
             known.attempts = known.attempts or Attempts(due=known.at, appointment=known.at)
             known.attempts.token, known.attempts.span = token, lease
@@ -448,14 +455,27 @@ class Machine(RuleBasedStateMachine):
             and other.tried.deliveries > 1
         )
 
-    def take_due(self, limit: int, *, newest: bool) -> list[str]:
-        """A suspect that was put back, alone, or those before one. In a backlog, the oldest or the newest."""
+    def take_due(self, limit: int, ahead: int, *, newest: bool) -> list[str]:
+        """A suspect that was put back, alone, or those before one. In a backlog, the oldest or the newest. With what is due,
+        what is ahead of it, up to one that was tried before.
+        """
         due = self.ripe("scheduled")
         backlog = len(due) > max(BACKLOG, limit)
+        if due and not (newest and backlog):
+            due += [
+                task_id
+                for task_id, known in self.in_order("scheduled", after=self.now)
+                if known.at <= self.now + ahead
+            ]
         due = due[: -limit - 1 : -1] if newest and backlog else due[:limit]
         if due and self.deliveries(due[0]):
             return due[:1]
-        return [*takewhile(lambda task_id: not self.deliveries(task_id), due)]
+        return [*takewhile(self.may_follow, due)]
+
+    def may_follow(self, task_id: str) -> bool:
+        """Whether a task may be claimed with others: no suspect, and one that was tried before only if it is due."""
+        known = self.known[task_id]
+        return not self.deliveries(task_id) and (known.at <= self.now or known.attempts is None)
 
     def deliveries(self, task_id: str) -> int:
         tried = self.known[task_id].attempts

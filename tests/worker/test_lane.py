@@ -14,11 +14,13 @@ from tests.kit.engine import (
     Heard,
     LaneWait,
     Refusing,
+    Wait,
     shared_by,
     station_of,
 )
 from worker import (
     DelayQueue,
+    Failed,
     Flow,
     Handler,
     Outcome,
@@ -32,7 +34,7 @@ from worker import (
 from worker.queue.environment import Environment
 from worker.queue.replies import Claim
 from worker.runtime.isolation import BatchResult, LookAgain
-from worker.runtime.lane import SLOW_POLL_SECONDS, Lane
+from worker.runtime.lane import SLOW_POLL_SECONDS, Batch, Lane
 from worker.runtime.station import RECONNECT, ServerCheck, Station
 
 GONE = redis.ConnectionError("gone")
@@ -559,8 +561,9 @@ class Joint(Scripted):
         self.sent.append("settle")
 
     def settle_and_claim(
-        self, _done: object, limit: int, _lease_ms: int
+        self, done: Sequence[Task], limit: int, lease_ms: int, *, ahead_ms: int = 0
     ) -> tuple[Callable[[], None], Callable[[], Claim]]:
+        assert ([task.id for task in done], lease_ms, ahead_ms) == (["x"], 10_000, 0)
         self.sent.append("both")
         return lambda: None, lambda: self.claim(limit)
 
@@ -609,6 +612,106 @@ def test_a_batch_that_is_done_is_settled_with_the_next_claim_unless(
     ids = [task.id for task in following.tasks] if following else None
     assert (ids, queue.claims) == ((["y"], 2) if settled == "both" else (None, 1))
     assert line.lane._claim_lock.locked() == (what == "another thread claims")
+
+
+class Ahead(Shop):
+    """The records of a flow decide, so that tasks are claimed ahead: a is due, b in 10 ms, c in 20 and d in 60."""
+
+    def __init__(self, clock: Clock, **settings: Any) -> None:
+        self.calls: list[tuple[int, str]] = []
+        #: What becomes of a task.
+        self.outcomes: dict[str, Outcome] = {}
+        #: What happens when it is handled.
+        self.meanwhile: dict[str, Callable[[], object]] = {}
+        settings = {"sweep": lambda *_: (), "without_redis": "handle", **settings}
+        super().__init__(clock, self._handle, **settings)
+        self.line.stopping = self.line.lane._stopping = Wait(clock)
+        self.began = clock.now
+        for task_id, ms in {"a": 0, "b": 10, "c": 20, "d": 60}.items():
+            self.schedule(task_id, late_seconds=-ms / 1000)
+
+    def _handle(self, tasks: Sequence[Task]) -> dict[str, Outcome]:
+        self.calls.append((self.ms, "".join(task.id for task in tasks)))
+        for task in tasks:
+            self.meanwhile.get(task.id, lambda: None)()
+        return {task.id: self.outcomes[task.id] for task in tasks if task.id in self.outcomes}
+
+    @property
+    def ms(self) -> int:
+        return round((self.clock.now - self.began) * 1000)
+
+    def one_batch(self) -> None:
+        batch = self.line.lane.next()
+        assert batch is not None
+        self.line.lane._handle(batch)
+
+
+def test_what_is_claimed_ahead_is_handled_when_it_is_due_and_settled_together(clock: Clock) -> None:
+    shop = Ahead(clock)
+    shop.one_batch()
+    assert shop.calls == [(0, "a"), (10, "b"), (20, "c")]
+    assert shop.queue.calls[-2:] == ["claim", "settle"]
+    assert [event.late_ms for event in shop.line.heard.of(events.Handled)] == [0, 0, 0]
+    assert (shop.queue.scheduled(), shop.queue.leased()) == ({"d": 40}, {})
+
+
+def test_what_comes_due_while_the_handler_works_is_handled_at_once(clock: Clock) -> None:
+    shop = Ahead(clock)
+    shop.meanwhile["a"] = lambda: clock.move(0.03)
+    shop.one_batch()
+    assert shop.calls == [(0, "a"), (30, "bc")]
+
+
+#: What settles those that are ahead at once, as they may be nobody's soon, and what is called then.
+ENDS: dict[str, tuple[Callable[[Ahead], object], str]] = {
+    "the worker stops": (lambda shop: shop.line.stopping.set(), "a"),
+    "there is an outage": (
+        lambda shop: shop.outcomes.update(a=Failed(Unavailable("the database is down"))),
+        "a",
+    ),
+    "Redis does not answer": (
+        lambda shop: (
+            vars(shop.queue).update(before=Refusing(redis.TimeoutError("silent"), "settle")),
+            shop.outcomes.update(a=Retry(1000)),
+        ),
+        "a",
+    ),
+    "one is put off": (lambda shop: shop.outcomes.update(a=Retry(1000)), "abc"),
+}
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_no_more_is_begun_of_what_is_claimed_ahead_once(clock: Clock, what: str) -> None:
+    def down() -> None:
+        raise Unavailable("the database is down")
+
+    happens, called = ENDS[what]
+    shop = Ahead(clock, probe=down)
+    shop.meanwhile["a"] = lambda: happens(shop)
+    shop.one_batch()
+    assert "".join(ids for _, ids in shop.calls) == called
+    left = {*"abc"} - {*called}
+    assert left <= {*shop.queue.scheduled(), *shop.queue.leased()}, "one is lost"
+    if what != "Redis does not answer":
+        assert shop.queue.leased() == {}
+
+
+def test_a_due_time_of_an_earlier_appointment_is_not_waited_for(clock: Clock) -> None:
+    shop = Ahead(clock)
+    tasks = [Task(each, due_at_ms=round(1000 * clock.now) + 3_600_000) for each in "ab"]
+    station = shop.line.station
+    batch = Batch(station, tasks, clock.now, clock.now, round(1000 * clock.now))
+    assert [*shop.line.lane._as_they_come_due(batch, tasks)] == [(tasks, True)]
+    assert shop.ms == 0
+
+
+@pytest.mark.parametrize("settings", [{"pool": "p"}, {"without_redis": "wait"}], ids=str)
+def test_nothing_is_claimed_ahead_unless_records_decide_and_no_other_flow_waits(
+    clock: Clock, settings: dict[str, Any]
+) -> None:
+    shop = Ahead(clock, **settings)
+    shop.one_batch()
+    assert shop.calls == [(0, "a")]
 
 
 def test_what_redis_did_not_take_is_settled_before_a_claim(clock: Clock) -> None:

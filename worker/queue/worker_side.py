@@ -51,12 +51,15 @@ class WorkerSide(ScriptedQueue):
                 self.memory.silent_since = asked_at
             raise
 
-    def claim(self, limit: int, lease_ms: int, *, now_ms: int | None = None) -> Claim:
+    def claim(
+        self, limit: int, lease_ms: int, *, ahead_ms: int = 0, now_ms: int | None = None
+    ) -> Claim:
         """Lease up to ``limit`` tasks for ``lease_ms``: those whose lease expired, else those due.
 
         A task whose lease expired counts one more delivery. Such suspects are claimed a few at a time, and alone
         after their second expired lease. If the reply is lost, the next claim asks for the same tasks again.
-        No task is claimed early: due times are compared with the server's clock, rounded down.
+        No task is claimed early: due times are compared with the server's clock, rounded down. With ``ahead_ms``, one that
+        is due brings those with it that will be within this time, unless they were claimed before: the caller must wait.
         The oldest come first, but in a backlog of more than 1,000 every second claim takes those due last.
         After an outage of Redis, this caller leaves leases that have ended to their workers for 2 s.
 
@@ -66,17 +69,17 @@ class WorkerSide(ScriptedQueue):
         """
         if not 1 <= limit <= MAX_BATCH_SIZE:
             raise ValueError(f"a claim's limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
-        args, claimed = self._claiming(limit, lease_ms, now_ms)
+        args, claimed = self._claiming(limit, lease_ms, ahead_ms, now_ms)
         return claimed(partial(self._run, "claim", now_ms, *args))
 
     def give_back(self) -> None:
         """Put back what was leased by claims that got no reply. Nothing is claimed."""
         for _ in range(len(self.memory.unanswered)):
-            args, claimed = self._claiming(0, 1, None)
+            args, claimed = self._claiming(0, 1, 0, None)
             claimed(partial(self._run, "claim", None, *args))
 
     def settle_and_claim(
-        self, done: Sequence[Task], limit: int, lease_ms: int
+        self, done: Sequence[Task], limit: int, lease_ms: int, *, ahead_ms: int = 0
     ) -> tuple[Callable[[], None], Callable[[], Claim]]:
         """Remove up to 500 tasks that are done, and claim the next, in one round trip on this thread's line.
 
@@ -85,7 +88,7 @@ class WorkerSide(ScriptedQueue):
         its tasks are settled, and names the other.
         """
         asked_at = self.environment.clock()
-        args, claimed = self._claiming(limit, lease_ms, None)
+        args, claimed = self._claiming(limit, lease_ms, ahead_ms, None)
         settle, claim = (
             partial(self._answered, asked_at, reply)
             for reply in self._together(("settle", NO_TIME, *_done(done)), ("claim", "", *args))
@@ -93,7 +96,7 @@ class WorkerSide(ScriptedQueue):
         return lambda: _raise_lost(settle()), lambda: claimed(claim)
 
     def _claiming(
-        self, limit: int, lease_ms: int, now_ms: int | None
+        self, limit: int, lease_ms: int, ahead_ms: int, now_ms: int | None
     ) -> tuple[Sequence[Any], Callable[[Callable[[], Any]], Claim]]:
         """The arguments of a claim, and what makes of its reply what it returns, and remembers what it tells."""
         memory, asked_at = self.memory, self.environment.clock()
@@ -102,8 +105,8 @@ class WorkerSide(ScriptedQueue):
         newest, memory.takes_newest = memory.takes_newest, False
         said = {"again": again, "newest": newest, "spares": spares_ms > 0}
         words = " ".join(word for word, is_so in said.items() if is_so)
-        ahead_ms = memory.server_ahead_ms
-        reply_by = "" if ahead_ms is None else round(1000 * asked_at + ahead_ms) + STALE_MS
+        server_ms = memory.server_ahead_ms
+        reply_by = "" if server_ms is None else round(1000 * asked_at + server_ms) + STALE_MS
 
         def claimed(reply: Callable[[], Any]) -> Claim:
             try:
@@ -129,7 +132,7 @@ class WorkerSide(ScriptedQueue):
             memory.takes_newest = bool(tasks) and next_in_us == 0 and not newest
             return Claim(tasks, now, next_in_ms, memory.paused)
 
-        return (limit, lease_ms, token, memory.claimer, reply_by, words), claimed
+        return (limit, lease_ms, token, memory.claimer, reply_by, ahead_ms, words), claimed
 
     def _token(self) -> tuple[str, bool]:
         """That of a claim that got no reply, to ask again, or else a new one."""

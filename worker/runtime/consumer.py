@@ -149,6 +149,7 @@ class Consumer:
         return None
 
     def _settle(self, batch: Batch, held: HeldTasks, results: BatchResult) -> None:
+        self._lane.report(batch, held, results)
         self._lane.settle(batch, held, results)
         batch.station.adapt(results)
 

@@ -7,7 +7,7 @@ exactly when the next task is due.
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -46,8 +46,9 @@ class Batch:
 
     station: Station
     tasks: list[Task]
-    #: Just before the claim was sent, on the monotonic clock.
+    #: Just before the claim was sent, and once its reply was there, on the monotonic clock.
     claimed_at: float
+    read_at: float
     #: The server's time at the claim.
     now_ms: int
 
@@ -142,7 +143,7 @@ class Lane:
         station.come_back_in(min(SLOW_POLL_SECONDS, more_in or 0.0))
         late_ms = _late_ms(claim.tasks, claim.now_ms)
         self._emit(events.Claimed(station.queue.name, claim.tasks, late_ms))
-        return Batch(station, claim.tasks, asked_at, claim.now_ms)
+        return Batch(station, claim.tasks, asked_at, self._clock(), claim.now_ms)
 
     def _heed_alarm(self, until: float) -> None:
         """Ask every queue if there may be something new, or if the wait has an end."""
@@ -169,25 +170,54 @@ class Lane:
 
     def _work_on(self, batch: Batch, tasks: list[Task]) -> Batch | None:
         station, flow = batch.station, batch.station.flow
-        results, settled = BatchResult(), True
+        results, ended, settled = BatchResult(), BatchResult(), True
 
         def keep_going(next_tasks: Sequence[Task]) -> bool:
             # If Redis did not confirm a call, its tasks may be delivered again, so begin no more of them.
-            return settled and not self._stopping.is_set() and held.begin(next_tasks)
+            goes_on = settled and not results.outage and not self._stopping.is_set()
+            return goes_on and held.begin(next_tasks)
 
         with station.renewer.holding(tasks, batch.claimed_at) as held:
-            for part in handle(flow, tasks, keep_going, self._clock, station.strikes):
-                is_next = len(tasks) == len(part.done) <= SLICE and self._claims_next(station)
-                # One thread claims at a time.
-                if is_next and self._claim_lock.acquire(blocking=False):
-                    try:
-                        return self._settle_and_claim(batch, held, part)
-                    finally:
-                        self._claim_lock.release()
-                settled = self.settle(batch, held, part)
-                results.merge(part)
+            for due, is_last in self._as_they_come_due(batch, tasks):
+                for part in handle(flow, due, keep_going, self._clock, station.strikes):
+                    self.report(batch, held, part)
+                    results.merge(part)
+                    ended.merge(part)
+                    if len(part.done) == len(due) and not is_last:
+                        continue  # settled with the next
+                    is_next = len(tasks) == len(ended.done) <= SLICE and self._claims_next(station)
+                    # One thread claims at a time.
+                    if is_next and self._claim_lock.acquire(blocking=False):
+                        try:
+                            return self._settle_and_claim(batch, held, ended)
+                        finally:
+                            self._claim_lock.release()
+                    settled, ended = self.settle(batch, held, ended), BatchResult()
         station.adapt(results)
         return None
+
+    def _as_they_come_due(
+        self, batch: Batch, tasks: Sequence[Task]
+    ) -> Iterator[tuple[Sequence[Task], bool]]:
+        """Those that are due, then those that were claimed ahead, as soon as they are; with whether they are the last.
+
+        Once the worker is told to stop, nothing is waited for: the rest comes to be released.
+        """
+        now_ms: float = batch.now_ms
+        latest_ms = now_ms + batch.station.ahead_ms  # another due time is of an earlier appointment
+
+        def is_ahead(task: Task) -> bool:
+            return now_ms < task.due_at_ms <= latest_ms
+
+        while tasks:
+            due = [task for task in tasks if not is_ahead(task)]
+            tasks = [task for task in tasks if is_ahead(task)]
+            if due:
+                yield due, not tasks
+            now_ms = batch.now_ms + 1000 * (self._clock() - batch.read_at)
+            next_ms = min(map(_DUE_AT_MS, tasks), default=0)
+            self._stopping.wait(max(0.0, next_ms - now_ms) / 1000)
+            now_ms = max(now_ms, next_ms)
 
     def _claims_next(self, station: Station) -> bool:
         """Whether a thread that is free would claim from that station next, without a wait."""
@@ -206,7 +236,7 @@ class Lane:
 
         def ack() -> None:
             settled, claimed = station.queue.settle_and_claim(
-                done.done, station.limit, station.lease_ms
+                done.done, station.limit, station.lease_ms, ahead_ms=station.ahead_ms
             )
             claims.append(claimed)
             settled()
@@ -249,21 +279,19 @@ class Lane:
             station.gate.take_down(results.outage)
         results.untouched = held.still_held(results.untouched)
         held.stop_extending(results)
-        ended_at = self._clock()
         settled = station.settler.settle(results, ack)
         if len(results.done) < len(results.tasks()):
             station.more_at = 0.0  # some were put back
         if not settled:
             self.alarm.set()  # so that the waiting thread sends it again now
-        self._emit_handled(batch, results, held.began_at, ended_at)
         return settled
 
-    def _emit_handled(
-        self, batch: Batch, results: BatchResult, began_at: float, ended_at: float
-    ) -> None:
+    def report(self, batch: Batch, held: HeldTasks, results: BatchResult) -> None:
+        """Tell of a call of the handler that has just ended."""
         if tasks := results.handled():
-            late_ms = _late_ms(tasks, batch.now_ms) + round(1000 * (ended_at - batch.claimed_at))
-            seconds = ended_at - began_at
+            now = self._clock()
+            late_ms = _late_ms(tasks, batch.now_ms) + round(1000 * (now - batch.claimed_at))
+            seconds = now - held.began_at
             self._emit(handled_event(batch.station.queue.name, results, seconds, late_ms))
 
 

@@ -9,7 +9,8 @@
 -- KEYS[6] control    hash    paused: present while the queue is; alone: id of the suspect that was last claimed alone
 -- ARGV[1] now_ms   ARGV[2] limit   ARGV[3] lease_ms   ARGV[4] token   ARGV[5] claimer: an id of the caller
 -- ARGV[6] reply_by, ms: nobody waits for the reply after that; '' if the caller does not know the server's time yet
--- ARGV[7] any of these words
+-- ARGV[7] ahead_ms: with a task that is due, take those that will be so soon, unless they were claimed before
+-- ARGV[8] any of these words
 --   again   the caller has asked with this token before, and got no reply
 --   newest  in a backlog, take those that became due last
 --   spares  Redis was away for the caller: leave leases that have ended to their workers
@@ -18,7 +19,7 @@
 -- negative if nothing is scheduled or leased; payloads is empty if no task has one. Without tasks, three values.
 --   tried  for each that was claimed before: {place among ids from 0, appointment, failures, deliveries, attempt}
 --
--- Never early: a task is due when its score is not after now, and now is rounded down.
+-- Never early: a task is due when its score is not after now, and now is rounded down. Who takes some ahead waits.
 -- Asking again brings the same tasks again, so a lost reply costs no delivery and no time. If the queue is paused by
 -- then, or the limit is 0, they are put back. A claim that runs after reply_by leases nothing.
 -- While more than BACKLOG are due, the oldest and the newest are claimed in turn.
@@ -28,8 +29,8 @@
 local BACKLOG = 1000
 local REMEMBERED_MS = 3600000
 local limit, lease, token, claimer = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local reply_by = tonumber(ARGV[6])
-local function says(word) return string.find(ARGV[7], word, 1, true) end
+local reply_by, ahead = tonumber(ARGV[6]), tonumber(ARGV[7])
+local function says(word) return string.find(ARGV[8], word, 1, true) end
 
 local is_paused = redis.call('HEXISTS', control, 'paused') == 1
 local has_payloads = redis.call('EXISTS', payloads) == 1
@@ -62,17 +63,17 @@ local function take_due()
   local count = says('newest') and redis.call('ZCOUNT', scheduled, '-inf', now) or 0
   local newest = count > math.max(BACKLOG, limit)
   local due = newest and redis.call('ZREVRANGEBYSCORE', scheduled, now, '-inf', 'WITHSCORES', 'LIMIT', 0, limit)
-    or redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
+    or redis.call('ZRANGEBYSCORE', scheduled, '-inf', now + ahead, 'WITHSCORES', 'LIMIT', 0, limit)
+  if #due == 0 or tonumber(due[2]) > now then return 0 end
   local all = {}
   for i = 1, #due, 2 do all[(i + 1) / 2] = due[i] end
-  if #all == 0 then return 0 end
   all = fitting(all, has_payloads)
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(all))) do
     -- Of first attempts, which most are, only the due time: that costs half. It is whole, whatever other programs wrote.
     local state = whole(math.max(0, math.floor(due[2 * i])))
     if kept then state = attempts_in(kept, state) end
     local suspect = kept and state.deliveries > 0
-    if suspect and i > 1 then break end
+    if i > 1 and (suspect or kept and tonumber(due[2 * i]) > now) then break end
     ids[i], states[i] = all[i], state
     if suspect then break end
   end
