@@ -52,8 +52,9 @@ def main() -> None:
             for rate in RATES:
                 report.add(f"orders cancelled, {rate}/s", **orders(stage, rate, options.seconds))
             for name, measure in peers.LATENESS.items():
-                late = measure(stage, RATES[0], options.seconds)
-                report.add(f"{name}, {RATES[0]}/s", **spread(late))
+                late, cpu_percent = measure(stage, RATES[0], options.seconds)
+                costs = {**spread(late), "cpu_percent": cpu_percent}
+                report.add(f"{name}, {RATES[0]}/s", **costs)
             report.add("orders' worker, idle", **idle(stage, options.seconds))
             for workers in HERDS:
                 costs = noop(stage, HERD_RATE, options.seconds, workers=workers)

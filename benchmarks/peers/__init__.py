@@ -49,7 +49,7 @@ if shutil.which("node"):
 DRAINS: dict[str, Callable[[Scene, Sequence[str]], float]] = {
     name: partial(drain, peer) for name, peer in PEERS.items()
 }
-#: Measures by how many milliseconds each task is late, given tasks per second and seconds.
-LATENESS: dict[str, Callable[[Scene, int, float], list[float]]] = {
+#: Measures by how many milliseconds each task is late, given tasks per second and seconds, and the workers' share of a core.
+LATENESS: dict[str, Callable[[Scene, int, float], tuple[list[float], float]]] = {
     name: partial(lateness, peer) for name, peer in PEERS.items()
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.scene import Scene
+from benchmarks.scene import Scene, cpu_seconds
 from devtools.processes import ROOT, Process, wait_until
 
 #: Tasks are scheduled this long before the first is due, plus what scheduling each may take.
@@ -56,8 +56,8 @@ def drain(peer: Peer, stage: Scene, ids: Sequence[str]) -> float:
     return 0.8 * len(ids) / float(seconds)
 
 
-def lateness(peer: Peer, stage: Scene, rate: int, seconds: float) -> list[float]:
-    """By how many milliseconds each task starts late, or early when below zero.
+def lateness(peer: Peer, stage: Scene, rate: int, seconds: float) -> tuple[list[float], float]:
+    """By how many milliseconds each task starts late, or early when below zero; and the workers' share of one core.
 
     The tasks are due at ``rate`` per second for ``seconds``, and do nothing. All are scheduled
     before the first is due, while a worker is running that has already handled others.
@@ -72,8 +72,15 @@ def lateness(peer: Peer, stage: Scene, rate: int, seconds: float) -> list[float]
         first_ms = _now_ms() + LEAD_MS + count * SCHEDULE_MS
         _produce(peer, env, "schedule", [first_ms + 1000 * n / rate for n in range(count)])
         assert _now_ms() < first_ms, f"{peer.module} takes too long to schedule {count} tasks"
+        time.sleep(max(0.0, first_ms - _now_ms()) / 1000)
+        start, cpu = time.perf_counter(), _cpu_seconds(workers)
         _wait(workers, lambda: len(_noted(notes)) >= WARM_UP + count, seconds=seconds + 120)
-    return _noted(notes)[WARM_UP:]
+        cpu_percent = 100 * (_cpu_seconds(workers) - cpu) / (time.perf_counter() - start)
+    return _noted(notes)[WARM_UP:], cpu_percent
+
+
+def _cpu_seconds(workers: Sequence[Process]) -> float:
+    return sum(cpu_seconds(worker.pid) for worker in workers)
 
 
 def _noted(notes: Path) -> list[float]:
