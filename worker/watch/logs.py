@@ -34,12 +34,9 @@ def configure_logging(level: str = "") -> None:
     ]
     render = _for_people() if sys.stderr.isatty() else _for_programs()
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
+        processors=[*shared, *render],
+        wrapper_class=structlog.make_filtering_bound_logger(name),
+        logger_factory=_Lines,
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler()
@@ -50,9 +47,14 @@ def configure_logging(level: str = "") -> None:
         )
     )
     logging.basicConfig(level=name, handlers=[handler], force=True)
-    # No line shows where it was written. Finding that out is half of its cost, and this is how Python's own
-    # documentation says to leave it out.
-    logging._srcfile = None  # noqa: SLF001
+
+
+class _Lines(structlog.WriteLogger):
+    """Writes lines without the standard library, whose record and handlers for each are two thirds of its cost."""
+
+    def __init__(self, name: str = "") -> None:
+        super().__init__(sys.stderr)
+        self.name = name
 
 
 def _for_programs() -> list[Processor]:
