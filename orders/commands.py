@@ -53,13 +53,6 @@ def _id_of(_context: object, _parameter: object, text: str) -> str:
     return found
 
 
-def id_in(_context: object, _parameter: object, text: str) -> str:
-    """The id of an order or a message, or of an endpoint, whose path may have been pasted whole."""
-    if not (found := UUID.search(text.lower())):
-        raise click.BadParameter(f"{text!r} is not an id: lists and searches show them")
-    return found[0]
-
-
 def time_of(moment: datetime | None) -> str:
     return "never" if moment is None else f"{moment:%Y-%m-%d %H:%M}"
 

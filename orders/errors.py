@@ -151,10 +151,6 @@ class ServerBusy(NotAvailable, retry_after=1):
     """Too many requests are being received slowly. Nothing was changed; try again."""
 
 
-class QueueUnavailable(NotAvailable):
-    """Redis does not answer."""
-
-
 class StorageUnavailable(NotAvailable, Unavailable):
     """The database does not answer."""
 

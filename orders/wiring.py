@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from orders.caches import SharedRead
 from orders.clients.service import Clients
 from orders.config import Settings
-from orders.db.database import create_engine, create_watching_engine
+from orders.db.database import create_engine, watching
 from orders.db.schema import check_ready
 from orders.db.tables import queue_pauses
 from orders.errors import SettingsInvalid, StorageUnavailable
@@ -46,7 +46,7 @@ class Services:
 
     settings: Settings
     engine: sa.Engine
-    #: For metrics and the operators' page: see `orders.db.database.create_watching_engine`.
+    #: For metrics and the operators' page: see `orders.db.database.watching`.
     watching: sa.Engine
     redis: redis.Redis
     #: The queue of the orders' checks.
@@ -116,7 +116,7 @@ def bootstrap(settings: Settings) -> Services:
     services = Services(
         settings=settings,
         engine=engine,
-        watching=create_watching_engine(settings),
+        watching=create_engine(watching(settings)),
         redis=client,
         queue=queue,
         scheduler=scheduler,

@@ -155,25 +155,17 @@ def create_engine(settings: Settings) -> sa.Engine:
     return engine
 
 
-#: The longest that a statement for metrics or the operators' page may take.
-WATCHING_SECONDS = 1.0
-
-
-def create_watching_engine(settings: Settings) -> sa.Engine:
-    """An engine with one connection, for metrics and the operators' page, so that they take none
-    from requests.
-
-    Raises SettingsInvalid as `create_engine` does.
-    """
-    statement = min(WATCHING_SECONDS, settings.statement_timeout_seconds)
-    own = replace(
+def watching(settings: Settings) -> Settings:
+    """For metrics and the operators' page: one connection, so that they take none from requests, and a second at most."""
+    seconds = min(1.0, settings.statement_timeout_seconds)
+    # Shorter, or a lock would be taken for a slow statement.
+    lock_seconds = min(seconds / 2, settings.lock_timeout_seconds)
+    return replace(
         settings,
         database_pool_size=1,
-        statement_timeout_seconds=statement,
-        # Shorter, or a lock would be taken for a slow statement.
-        lock_timeout_seconds=min(statement / 2, settings.lock_timeout_seconds),
+        statement_timeout_seconds=seconds,
+        lock_timeout_seconds=lock_seconds,
     )
-    return create_engine(own)
 
 
 #: How long to wait for a server beyond its statement timeout.

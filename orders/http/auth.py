@@ -9,7 +9,6 @@ from flask import current_app, g, request
 from orders.clients.domain import Client, parted
 from orders.db.acting import KEY_ID
 from orders.errors import Forbidden, Unauthorized
-from orders.log import log
 from orders.wiring import Services
 
 
@@ -56,16 +55,6 @@ def current_client() -> Client:
 def caller() -> str:
     """The id of the client whose key came with the request."""
     return current_client().id
-
-
-def calling_key() -> str:
-    """The key that came with the request, as it is noted with what it changed."""
-    return f"key {g.key_id}"
-
-
-def log_key(action: str, **facts: Any) -> None:
-    """Log who changed something, with which key."""
-    log.info("operator", action=action, client=current_client().name, key=g.key_id, **facts)
 
 
 def may(scope: str) -> bool:

@@ -39,6 +39,7 @@ orders.__main__
 orders.app
 {" ".join(f"orders.features.{name}" for name in NAMES)}
 {" ".join(f"orders.features.{name}" for name in SHARED)}
+orders.features.operators
 orders.commands
 orders.timeouts
 orders.http
@@ -95,7 +96,7 @@ ENGINE_ROOMS = (
         "orders.features.why.*",
         "orders.log",
     ),
-    *("orders.queues", "orders.timeouts", "orders.wiring"),
+    *("orders.features.operators", "orders.timeouts", "orders.wiring"),
 )
 
 Graph = Mapping[str, Sequence[str]]
@@ -139,7 +140,7 @@ RULES = [
         never=("redis",),
         but_not=(
             "orders.wiring",
-            "orders.queues",
+            "orders.features.operators",
             "orders.features.*.feature",
             "orders.features.ops.queues",
         ),
@@ -156,6 +157,7 @@ RULES = [
                 "orders.__main__",
             ),
             *("orders.feature", "orders.features.ops.*", "orders.features.metrics.*"),
+            "orders.features.operators",
             "orders.features.openapi.*",
             *(
                 f"orders.features.*.{role}"

@@ -187,7 +187,7 @@ def story(copy: Copy, database_url: str, redis_url: str) -> None:
     assert told["states"] == {"paid": "paid", "late": "cancelled"}
     names = {feature.name for feature in copy.kept}
     shared = {"signing"} if {"webhooks", "providers"} & names else set[str]()
-    assert {*told["loaded"]} - {"parts"} == names | shared
+    assert {*told["loaded"]} - {"parts", "operators"} == names | shared
     if "ops" in names:
         assert told["panels"] == [each.name for each in copy.kept if each.panel]
     queues = [queue for each in copy.kept for queue in each.queues]

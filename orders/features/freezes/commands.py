@@ -4,10 +4,11 @@ import click
 from flask.cli import with_appcontext
 from pydantic import TypeAdapter, ValidationError
 
-from orders.commands import Command, id_in, print_list
+from orders.commands import Command, print_list
 from orders.features.freezes.domain import COMMAND_LINE, GIVE_BACK_SECONDS, Freeze, FreezeState
 from orders.features.freezes.schemas import FreezeOut, Reason
 from orders.features.freezes.service import Freezes
+from orders.features.operators import id_in
 from orders.features.parts import time_of
 from orders.http.auth import services
 from worker.console import AS_JSON, DURATION

@@ -12,8 +12,9 @@ from orders.features.freezes.schemas import (
     FreezesQuery,
 )
 from orders.features.freezes.service import Freezes
+from orders.features.operators import calling_key, log_key
 from orders.features.parts import named_id
-from orders.http.auth import caller, calling_key, location, log_key, page, replay_header, services
+from orders.http.auth import caller, location, page, replay_header, services
 from orders.http.routing import Routes, answers
 from orders.http.schemas.orders import OptionalKeyIn
 

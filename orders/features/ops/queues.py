@@ -7,7 +7,7 @@ from typing import Any
 
 import redis
 
-from orders.queues import answering
+from orders.features.operators import answering
 from worker import DelayQueue, Pauses, TaskState, Unavailable, WorkerStatus
 from worker.runtime import pauses
 

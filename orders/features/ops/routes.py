@@ -8,20 +8,14 @@ from flask import Flask, Response, request, send_from_directory
 
 from orders.caches import SharedRead
 from orders.feature import features
+from orders.features.operators import answering, calling_key, log_key
 from orders.features.ops import queues
 from orders.features.ops.lookups import ShownRecords
 from orders.features.ops.schemas import LettersIn, LettersQuery, PauseIn, QueueIn, SearchQuery
-from orders.http.auth import (
-    authenticate,
-    calling_key,
-    check_scopes,
-    current_client,
-    log_key,
-    services,
-)
+from orders.http.auth import authenticate, check_scopes, current_client, services
 from orders.http.routing import Routes
 from orders.http.schemas.payments import RefundIn
-from orders.queues import QUEUE, answering, queue_names
+from orders.queues import QUEUE, queue_names
 from orders.wiring import Services
 from worker import DelayQueue
 from worker.runtime import pauses

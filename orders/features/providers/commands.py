@@ -6,7 +6,8 @@ from datetime import timedelta
 import click
 from pydantic import TypeAdapter, ValidationError
 
-from orders.commands import CommandGroup, check_client, id_in, print_list, time_of
+from orders.commands import CommandGroup, check_client, print_list, time_of
+from orders.features.operators import id_in
 from orders.features.providers import reports
 from orders.features.providers.domain import ProviderEndpoint
 from orders.features.providers.schemas import ProviderMessageOut

@@ -7,6 +7,7 @@ from typing import Any, cast
 from flask import request
 
 from orders import errors
+from orders.features.operators import log_key
 from orders.features.providers import reports
 from orders.features.providers.domain import Sender
 from orders.features.providers.errors import InboxFull, MessageNotFound
@@ -20,7 +21,7 @@ from orders.features.providers.schemas import (
 from orders.features.providers.service import Providers
 from orders.features.signing.errors import SignatureInvalid
 from orders.features.signing.schemas import WebhookHeaders
-from orders.http.auth import log_key, page, replay_header, services
+from orders.http.auth import page, replay_header, services
 from orders.http.routing import Routes, answers
 from orders.http.strict_json import StrictRequest
 

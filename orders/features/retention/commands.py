@@ -12,10 +12,10 @@ from orders.commands import Command
 from orders.db.ids import is_uuid
 from orders.db.statements import Position
 from orders.errors import OrderError
+from orders.features.operators import answering
 from orders.features.retention.service import Retention
 from orders.http.auth import services
 from orders.http.schemas.types import rfc3339
-from orders.queues import answering
 from worker import Scheduled
 
 #: How many orders are looked up at a time.

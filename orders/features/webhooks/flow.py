@@ -15,7 +15,8 @@ from typing import Any
 
 from orders.caches import SharedRead
 from orders.db.ids import is_uuid
-from orders.errors import QueueUnavailable, StorageUnavailable
+from orders.errors import StorageUnavailable
+from orders.features.operators import QueueUnavailable, answering
 from orders.features.signing.sender import Answer, HttpSender
 from orders.features.signing.settings import SendingSettings
 from orders.features.signing.signatures import signed
@@ -28,7 +29,6 @@ from orders.http.schemas.orders import OrderOut
 from orders.http.schemas.types import rfc3339
 from orders.log import log
 from orders.origin import Origin
-from orders.queues import answering
 from orders.wiring import Services
 from worker import DeadLetter, DelayQueue, Due, Flow, NotDue, Outcome, Retry, Task
 from worker.log import Reminder

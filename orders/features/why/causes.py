@@ -8,11 +8,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from orders.db.database import reading
-from orders.errors import QueueUnavailable, RowLocked
+from orders.errors import RowLocked
 from orders.feature import features
+from orders.features.operators import QueueUnavailable, answering
 from orders.features.parts import time_of
 from orders.features.why.locked import SQL, locked_rows
-from orders.queues import QUEUE, answering
+from orders.queues import QUEUE
 from orders.wiring import Services
 from worker import DelayQueue, Place, TaskState, Unavailable, WorkerStatus
 from worker.console import duration

@@ -7,8 +7,9 @@ import click
 import sqlalchemy as sa
 from flask.cli import with_appcontext
 
-from orders.commands import Command, id_in
+from orders.commands import Command
 from orders.feature import Feature
+from orders.features.operators import id_in
 from orders.features.why.causes import why
 from orders.features.why.locked import LockLog, locked_rows
 from orders.http.auth import services
