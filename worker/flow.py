@@ -179,8 +179,8 @@ class Flow:
     #: restored. See `Sweep`.
     sweep: Sweep | None = field(default=None, repr=False)
     #: What a sweep does with overdue tasks while Redis does not answer: "wait" for Redis, or "handle" the
-    #: tasks. With "handle", several workers may handle the same task at the same time, so choose it only if
-    #: your records decide which of them takes effect.
+    #: tasks. With "handle", several workers may handle the same task at the same time, and some tasks are settled
+    #: 50 ms after they were done, so choose it only if your records decide what takes effect.
     without_redis: Literal["wait", "handle"] = "wait"
     probe: Probe | None = field(default=None, repr=False)
     #: Keeps a pause of the queue, so that it holds whatever happens to Redis. `Records` may have it.

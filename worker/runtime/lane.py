@@ -214,10 +214,11 @@ class Lane:
             tasks = [task for task in tasks if is_ahead(task)]
             if due:
                 yield due, not tasks
-            now_ms = batch.now_ms + 1000 * (self._clock() - batch.read_at)
-            next_ms = min(map(_DUE_AT_MS, tasks), default=0)
-            self._stopping.wait(max(0.0, next_ms - now_ms) / 1000)
-            now_ms = max(now_ms, next_ms)
+            if tasks:
+                now_ms = batch.now_ms + 1000 * (self._clock() - batch.read_at)
+                next_ms = min(map(_DUE_AT_MS, tasks))
+                self._stopping.wait(max(0.0, next_ms - now_ms) / 1000)
+                now_ms = max(now_ms, next_ms)
 
     def _claims_next(self, station: Station) -> bool:
         """Whether a thread that is free would claim from that station next, without a wait."""

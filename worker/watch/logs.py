@@ -35,7 +35,7 @@ def configure_logging(level: str = "") -> None:
     render = _for_people() if sys.stderr.isatty() else _for_programs()
     structlog.configure(
         processors=[*shared, *render],
-        wrapper_class=structlog.make_filtering_bound_logger(name),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[name]),
         logger_factory=_Lines,
         cache_logger_on_first_use=True,
     )
