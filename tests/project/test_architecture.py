@@ -39,7 +39,6 @@ orders.__main__
 orders.app
 {" ".join(f"orders.features.{name}" for name in NAMES)}
 {" ".join(f"orders.features.{name}" for name in SHARED)}
-orders.features.operators
 orders.commands
 orders.timeouts
 orders.http
@@ -96,7 +95,7 @@ ENGINE_ROOMS = (
         "orders.features.why.*",
         "orders.log",
     ),
-    *("orders.features.operators", "orders.timeouts", "orders.wiring"),
+    *("orders.features.operators.*", "orders.timeouts", "orders.wiring"),
 )
 
 Graph = Mapping[str, Sequence[str]]
@@ -140,7 +139,7 @@ RULES = [
         never=("redis",),
         but_not=(
             "orders.wiring",
-            "orders.features.operators",
+            "orders.features.operators.*",
             "orders.features.*.feature",
             "orders.features.ops.queues",
         ),
@@ -157,7 +156,7 @@ RULES = [
                 "orders.__main__",
             ),
             *("orders.feature", "orders.features.ops.*", "orders.features.metrics.*"),
-            "orders.features.operators",
+            "orders.features.operators.*",
             "orders.features.openapi.*",
             *(
                 f"orders.features.*.{role}"
