@@ -442,11 +442,9 @@ def test_a_level_silences_those_below_it_whichever_case_it_is_in() -> None:
         "CRITICAL": LEVELS[4:],
     }
     code = f"""
-import structlog
 from worker.watch.logs import configure_logging
 for level in {[*shown]}:
     configure_logging(level)
-    log = structlog.get_logger("worker")
     for name in {[name.lower() for name in LEVELS]}:
         getattr(log, name)(level)
         getattr(logging.getLogger("lib"), name)(level)
