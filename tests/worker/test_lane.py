@@ -676,7 +676,7 @@ ENDS: dict[str, tuple[Callable[[Ahead], object], str]] = {
         ),
         "a",
     ),
-    "one is put off": (lambda shop: shop.outcomes.update(a=Retry(1000)), "abc"),
+    "one is put off": (lambda shop: shop.outcomes.update(a=Retry(1000)), "a"),
 }
 
 
@@ -689,19 +689,29 @@ def test_no_more_is_begun_of_what_is_claimed_ahead_once(clock: Clock, what: str)
     shop = Ahead(clock, probe=down)
     shop.meanwhile["a"] = lambda: happens(shop)
     shop.one_batch()
-    assert "".join(ids for _, ids in shop.calls) == called
+    assert ("".join(ids for _, ids in shop.calls), shop.ms) == (called, 0)
     left = {*"abc"} - {*called}
     assert left <= {*shop.queue.scheduled(), *shop.queue.leased()}, "one is lost"
     if what != "Redis does not answer":
         assert shop.queue.leased() == {}
 
 
+def test_nothing_is_claimed_ahead_while_a_call_takes_long(clock: Clock) -> None:
+    shop = Ahead(clock)
+    shop.meanwhile["c"] = lambda: clock.move(0.03)
+    shop.one_batch()
+    shop.schedule("e", late_seconds=-0.02)
+    clock.move(0.01)
+    assert shop.line.next_ids() == ["d"]
+
+
 def test_a_due_time_of_an_earlier_appointment_is_not_waited_for(clock: Clock) -> None:
     shop = Ahead(clock)
     tasks = [Task(each, due_at_ms=round(1000 * clock.now) + 3_600_000) for each in "ab"]
     station = shop.line.station
-    batch = Batch(station, tasks, clock.now, clock.now, round(1000 * clock.now))
-    assert [*shop.line.lane._as_they_come_due(batch, tasks)] == [(tasks, True)]
+    batch = Batch(station, tasks, clock.now, clock.now, round(1000 * clock.now), ahead_ms=50)
+    waits = shop.line.lane._as_they_come_due(batch, tasks, BatchResult())
+    assert [*waits] == [(tasks, True)]
     assert shop.ms == 0
 
 

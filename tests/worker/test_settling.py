@@ -11,7 +11,18 @@ import redis
 from structlog.testing import capture_logs
 
 from tests.kit.engine import Clock, ClockedQueue, Heard, Refusing, shared_by
-from worker import Backoff, DeadLetter, Delays, Flow, Reschedule, Retry, Task, Unavailable, events
+from worker import (
+    Backoff,
+    DeadLetter,
+    Delays,
+    Flow,
+    NotDue,
+    Reschedule,
+    Retry,
+    Task,
+    Unavailable,
+    events,
+)
 from worker.runtime.isolation import BatchResult, LookAgain
 from worker.runtime.settling import MAX_UNCONFIRMED, Postponed, Settler, retry_delay_ms
 
@@ -181,6 +192,16 @@ def test_a_lost_lease_is_told_and_the_others_are_settled(clock: Clock) -> None:
     desk.queue.calls.clear()
     desk.settler.resend()
     assert desk.queue.calls == []
+
+
+def test_a_lost_lease_is_no_news_where_nothing_was_to_be_written(clock: Clock) -> None:
+    desk = Desk(clock, "paid", "prolonged", "theirs")
+    paid, prolonged, theirs = desk.tasks.values()
+    desk.queue._redis.flushall()
+    later: list[tuple[Task, Retry]] = [(prolonged, NotDue(1000))]
+    desk.settler.settle(BatchResult(done=[paid, theirs], no_ops={"paid"}, retries=later))
+    assert desk.heard.of(events.LeaseLost) == [events.LeaseLost("a", ("theirs",))]
+    assert desk.counts == {"stale": 1}
 
 
 # -- what Redis does not take --------------------------------------------------------------

@@ -22,7 +22,7 @@ from .scripted import ScriptedQueue
 TOKEN_BYTES = 32
 #: A claim that Redis executes later than this after it was sent leases nothing: its caller has stopped waiting.
 STALE_MS = 1000
-#: For how long leases that have ended are left to their workers after an outage, which lasted for a third of one.
+#: For how long leases that have ended are left to their workers, after Redis did not answer for a third of a lease.
 SPARED_SECONDS = 2.0
 #: How many characters of a reason and of an error's message a dead letter keeps.
 MAX_TEXT = 2000
@@ -121,7 +121,7 @@ class WorkerSide(ScriptedQueue):
             memory.silent_since = asked_at if is_stale else None
             if is_stale and 1000 * (self.environment.clock() - asked_at) < STALE_MS:
                 # Redis's clock was set forward, and leases ended with it: their workers are about to extend them.
-                memory.spares_until = asked_at + lease_ms / 2000
+                memory.spares_until = asked_at + 0.5 * lease_ms / 1000
             if now_ms is None:
                 memory.server_ahead_ms = now - 1000 * asked_at
             memory.paused = bool(paused)

@@ -149,8 +149,9 @@ class Consumer:
         return None
 
     def _settle(self, batch: Batch, held: HeldTasks, results: BatchResult) -> None:
-        self._lane.report(batch, held, results)
+        ended_at = self._clock()
         self._lane.settle(batch, held, results)
+        self._lane.report(batch, held, results, ended_at)
         batch.station.adapt(results)
 
     # -- beginning and ending --------------------------------------------------------------

@@ -84,6 +84,10 @@ class BatchResult:
         """All tasks."""
         return [*self.handled(), *self.untouched]
 
+    @property
+    def all_done(self) -> bool:
+        return len(self.done) == len(self.tasks())
+
     def merge(self, more: "BatchResult") -> None:
         """Add the results of another call."""
         self.done += more.done

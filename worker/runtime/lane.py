@@ -35,6 +35,8 @@ STALLED_SECONDS = 30.0
 #: Longest wait between two claims: a wake-up may be lost with its connection, and a worker that relied on
 #: wake-ups alone might then wait forever.
 SLOW_POLL_SECONDS = 5.0
+#: Of a handler that takes longer, no other task waits for the end.
+QUICK_SECONDS = 0.025
 
 
 _DELIVERIES, _DUE_AT_MS = attrgetter("deliveries"), attrgetter("due_at_ms")
@@ -51,6 +53,8 @@ class Batch:
     read_at: float
     #: The server's time at the claim.
     now_ms: int
+    #: Up to how long after that some are due.
+    ahead_ms: int = 0
 
 
 class Lane:
@@ -141,9 +145,11 @@ class Lane:
             station.gate.seems_over()
             return more_in
         station.come_back_in(min(SLOW_POLL_SECONDS, more_in or 0.0))
-        late_ms = _late_ms(claim.tasks, claim.now_ms)
+        now_ms = claim.now_ms
+        batch = Batch(station, claim.tasks, asked_at, self._clock(), now_ms, station.ahead_ms)
+        late_ms = _late_ms(claim.tasks, now_ms)
         self._emit(events.Claimed(station.queue.name, claim.tasks, late_ms))
-        return Batch(station, claim.tasks, asked_at, self._clock(), claim.now_ms)
+        return batch
 
     def _heed_alarm(self, until: float) -> None:
         """Ask every queue if there may be something new, or if the wait has an end."""
@@ -170,41 +176,46 @@ class Lane:
 
     def _work_on(self, batch: Batch, tasks: list[Task]) -> Batch | None:
         station, flow = batch.station, batch.station.flow
-        results, ended, settled = BatchResult(), BatchResult(), True
+        results, ended, settled, is_well = BatchResult(), BatchResult(), True, True
 
         def keep_going(next_tasks: Sequence[Task]) -> bool:
             # If Redis did not confirm a call, its tasks may be delivered again, so begin no more of them.
-            goes_on = settled and not results.outage and not self._stopping.is_set()
+            goes_on = settled and is_well and not self._stopping.is_set()
             return goes_on and held.begin(next_tasks)
 
         with station.renewer.holding(tasks, batch.claimed_at) as held:
-            for due, is_last in self._as_they_come_due(batch, tasks):
+            for due, is_last in self._as_they_come_due(batch, tasks, results):
+                is_well = results.all_done
                 for part in handle(flow, due, keep_going, self._clock, station.strikes):
-                    self.report(batch, held, part)
+                    ended_at = self._clock()
                     results.merge(part)
                     ended.merge(part)
-                    if len(part.done) == len(due) and not is_last:
-                        continue  # settled with the next
-                    is_next = len(tasks) == len(ended.done) <= SLICE and self._claims_next(station)
-                    # One thread claims at a time.
-                    if is_next and self._claim_lock.acquire(blocking=False):
-                        try:
-                            return self._settle_and_claim(batch, held, ended)
-                        finally:
-                            self._claim_lock.release()
-                    settled, ended = self.settle(batch, held, ended), BatchResult()
+                    try:
+                        if len(part.done) == len(due) and not is_last:
+                            continue  # settled with the next
+                        is_next = len(tasks) == len(ended.done) <= SLICE
+                        # One thread claims at a time.
+                        is_next = is_next and self._claims_next(station)
+                        if is_next and self._claim_lock.acquire(blocking=False):
+                            try:
+                                return self._settle_and_claim(batch, held, ended)
+                            finally:
+                                self._claim_lock.release()
+                        settled, ended = self.settle(batch, held, ended), BatchResult()
+                    finally:
+                        self.report(batch, held, part, ended_at)
         station.adapt(results)
         return None
 
     def _as_they_come_due(
-        self, batch: Batch, tasks: Sequence[Task]
+        self, batch: Batch, tasks: Sequence[Task], results: BatchResult
     ) -> Iterator[tuple[Sequence[Task], bool]]:
         """Those that are due, then those that were claimed ahead, as soon as they are; with whether they are the last.
 
-        Once the worker is told to stop, nothing is waited for: the rest comes to be released.
+        Nothing is waited for once the worker is told to stop, or if one was not done, by ``results``: the rest comes to be released.
         """
         now_ms: float = batch.now_ms
-        latest_ms = now_ms + batch.station.ahead_ms  # another due time is of an earlier appointment
+        latest_ms = now_ms + batch.ahead_ms  # another due time is of an earlier appointment
 
         def is_ahead(task: Task) -> bool:
             return now_ms < task.due_at_ms <= latest_ms
@@ -214,11 +225,13 @@ class Lane:
             tasks = [task for task in tasks if is_ahead(task)]
             if due:
                 yield due, not tasks
-            if tasks:
+            if tasks and results.all_done:
                 now_ms = batch.now_ms + 1000 * (self._clock() - batch.read_at)
                 next_ms = min(map(_DUE_AT_MS, tasks))
                 self._stopping.wait(max(0.0, next_ms - now_ms) / 1000)
                 now_ms = max(now_ms, next_ms)
+            else:
+                now_ms = latest_ms
 
     def _claims_next(self, station: Station) -> bool:
         """Whether a thread that is free would claim from that station next, without a wait."""
@@ -281,18 +294,18 @@ class Lane:
         results.untouched = held.still_held(results.untouched)
         held.stop_extending(results)
         settled = station.settler.settle(results, ack)
-        if len(results.done) < len(results.tasks()):
+        if not results.all_done:
             station.more_at = 0.0  # some were put back
         if not settled:
             self.alarm.set()  # so that the waiting thread sends it again now
         return settled
 
-    def report(self, batch: Batch, held: HeldTasks, results: BatchResult) -> None:
-        """Tell of a call of the handler that has just ended."""
+    def report(self, batch: Batch, held: HeldTasks, results: BatchResult, ended_at: float) -> None:
+        """Tell of a call of the handler."""
         if tasks := results.handled():
-            now = self._clock()
-            late_ms = _late_ms(tasks, batch.now_ms) + round(1000 * (now - batch.claimed_at))
-            seconds = now - held.began_at
+            late_ms = _late_ms(tasks, batch.now_ms) + round(1000 * (ended_at - batch.claimed_at))
+            seconds = ended_at - held.began_at
+            batch.station.is_quick = seconds < QUICK_SECONDS
             self._emit(handled_event(batch.station.queue.name, results, seconds, late_ms))
 
 

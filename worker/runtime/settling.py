@@ -5,7 +5,7 @@ What was postponed is noted for a sweep that cannot ask Redis.
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -129,7 +129,7 @@ class Settler:
         lost, confirmed = set[str](), True
         if settlements or done:
             try:
-                lost = self._send(settlements, done, ack)
+                lost = self._send(settlements, done, ack, results.no_ops)
             except redis.RedisError:
                 confirmed = False
         for each in settlements:
@@ -181,6 +181,7 @@ class Settler:
         settlements: Sequence[Settlement],
         done: Sequence[Task] = (),
         ack: Callable[[], None] | None = None,
+        no_ops: Collection[str] = (),
     ) -> set[str]:
         """Send settlements, or else what is done, and count what was settled; return the ids whose lease was lost.
 
@@ -198,8 +199,11 @@ class Settler:
             except LeaseLost as error:
                 # Perhaps an earlier attempt ran and only its reply was lost: Redis cannot tell the difference.
                 lost.update(error.ids)
-                self._counts["stale"] += len(error.ids)
-                self._emit(events.LeaseLost(self._queue.name, error.ids))
+                # Where there was nothing to write, somebody cancelled or moved the task meanwhile.
+                unwritten = {*no_ops, *(each.task.id for each in part if each.verb is Verb.NOT_DUE)}
+                if ids := tuple(each for each in error.ids if each not in unwritten):
+                    self._counts["stale"] += len(ids)
+                    self._emit(events.LeaseLost(self._queue.name, ids))
             except redis.RedisError as error:
                 rows = [*settlements[start:], *(Settlement(task, Verb.DONE) for task in done)]
                 self._unconfirmed += [(each, sent_at) for each in rows]

@@ -81,10 +81,11 @@ class Station:
         self.lease_ms = round(flow.lease_seconds * 1000)
         #: How many tasks to claim. Of those that are handled one at a time, no other waits behind a slow one.
         self.limit = self._most = 1 if flow.one_at_a_time else flow.batch_size
-        #: Claim what is due so soon after one that is, and tell Redis of all at once. Only where records decide: others may
-        #: not bear that a crash repeats what was done, nor who shares their threads that these wait.
-        is_idempotent = flow.without_redis == "handle" and flow.pool is None
-        self.ahead_ms = AHEAD_MS if is_idempotent else 0
+        # Only where records decide: others may not bear that a crash repeats what was done, nor who shares their threads
+        # that these wait.
+        self._may_be_ahead = flow.without_redis == "handle" and flow.pool is None
+        #: Whether the last call of the handler took a moment only.
+        self.is_quick = True
         #: How many other workers serve the same queue.
         self.others = 0
         #: How many claims have failed in a row, since when, and when to claim again, which no message brings forward.
@@ -102,6 +103,11 @@ class Station:
     def slow_poll_seconds(self) -> float | None:
         """Longest wait between two claims; None: the lane's."""
         return None if self._recurrence is None else self._recurrence.SLOW_POLL_SECONDS
+
+    @property
+    def ahead_ms(self) -> int:
+        """Claim what is due so soon after one that is, too; then Redis is told of all at once."""
+        return AHEAD_MS if self._may_be_ahead and self.is_quick else 0
 
     def claim_in(self, now: float) -> float | None:
         """Seconds until the next claim is allowed; 0 or less means now, None that the flow is down or paused."""

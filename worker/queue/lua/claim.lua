@@ -15,8 +15,9 @@
 --   newest  in a backlog, take those that became due last
 --   spares  Redis was away for the caller: leave leases that have ended to their workers
 --
--- Returns {paused, now, next_in_us, ids, payloads, dues, tried}: next_in_us is the time until there is more to claim,
--- negative if nothing is scheduled or leased; payloads is empty if no task has one. Without tasks, three values.
+-- Returns {paused, now, next_in_us, ids, payloads, dues, tried}: next_in_us is the time until there is more to claim, 0 if
+-- the claim came too late, negative if nothing is scheduled or leased, or the limit is 0; payloads is empty if no task has
+-- one. Without tasks, three values.
 --   tried  for each that was claimed before: {place among ids from 0, appointment, failures, deliveries, attempt}
 --
 -- Never early: a task is due when its score is not after now, and now is rounded down. Who takes some ahead waits.
@@ -35,7 +36,7 @@ local function says(word) return string.find(ARGV[8], word, 1, true) end
 local is_paused = redis.call('HEXISTS', control, 'paused') == 1
 local has_payloads = redis.call('EXISTS', payloads) == 1
 if not is_paused and reply_by and now > reply_by then return {0, now, 0} end
-local ids, states = {}, {}
+local ids, states = {}, {} -- a state is text for a first attempt: only its due time
 
 -- Takes the tasks that an earlier claim with this token leased. The limit may be lower now, or 0: the rest is put back.
 local function take_again()
