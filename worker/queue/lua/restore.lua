@@ -55,8 +55,8 @@ for i = 5, #ARGV, 3 do
     reply[4] = reply[4] + 1
   elseif score then
     local kept = redis.call('HGET', tokens, id)
-    local postponed_at = kept and score - attempts_in(kept, '0').span
-    local is_postponed = postponed_at and postponed_at <= now and due <= postponed_at + SLACK_MS
+    local claimed_at = kept and score - attempts_in(kept, '0').span
+    local is_postponed = claimed_at and claimed_at <= now and due <= claimed_at + SLACK_MS
     if not is_postponed and due < score - SLACK_MS then
       if look_only then
         reply[#reply + 1] = id

@@ -1,5 +1,5 @@
 -- The server's time: now in ms, rounded down, and since_now_us, the microseconds since then.
--- ARGV[1] is '', or a time that a test passes.
+-- ARGV[1] is '', 0 where no time is needed, or a time that a test passes.
 
 local now, since_now_us = tonumber(ARGV[1]), 0
 if not now then

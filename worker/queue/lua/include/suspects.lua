@@ -6,9 +6,9 @@ local ALONE_MS = 100
 local MOST_SUSPECTS = 100
 
 -- Whether the suspect that was claimed alone last may be about to kill its worker, and with it every task that the worker
--- holds. It is not if its lease was extended, after a third of it: once at two deliveries, as two deaths may be no
--- task's fault, and once more for each further one.
-local function another_is_new()
+-- holds. It is not if its lease was extended, which renewal.py does after a third of it: once at two deliveries, as two
+-- deaths may be no task's fault, and once more for each further one.
+local function lone_suspect_is_new()
   local other = redis.call('HGET', control, 'alone')
   local ends = other and tonumber(redis.call('ZSCORE', leased, other) or nil)
   if not ends or ends <= now then return false end
@@ -26,7 +26,7 @@ local function suspects(few, has_payloads)
     found[i] = state
     if state.deliveries > 0 and (not last or state.claimed > found[last].claimed) then last = i end
   end
-  local must_wait = last and another_is_new()
+  local must_wait = last and lone_suspect_is_new()
   for i, id in ipairs(fitting({unpack(expired, 1, few)}, has_payloads)) do
     local state = found[i]
     local is_alone = state.deliveries > 0
