@@ -709,7 +709,7 @@ def test_a_due_time_of_an_earlier_appointment_is_not_waited_for(clock: Clock) ->
     shop = Ahead(clock)
     tasks = [Task(each, due_at_ms=round(1000 * clock.now) + 3_600_000) for each in "ab"]
     station = shop.line.station
-    batch = Batch(station, tasks, clock.now, clock.now, round(1000 * clock.now), ahead_ms=50)
+    batch = Batch(station, tasks, clock.now, clock.now, round(1000 * clock.now))
     waits = shop.line.lane._as_they_come_due(batch, tasks, BatchResult())
     assert [*waits] == [(tasks, True)]
     assert shop.ms == 0

@@ -26,7 +26,7 @@ from .hangs import HangDetector
 from .isolation import BatchResult, LookAgain, handle
 from .renewal import HeldTasks
 from .shared import Shared
-from .station import ServerCheck, Station, handled_event
+from .station import AHEAD_MS, ServerCheck, Station, handled_event
 from .waker import Alarm
 
 #: How long one round of claims may take. Each call to Redis ends within a second, but a DNS lookup may take
@@ -53,8 +53,6 @@ class Batch:
     read_at: float
     #: The server's time at the claim.
     now_ms: int
-    #: Up to how long after that some are due.
-    ahead_ms: int = 0
 
 
 class Lane:
@@ -146,7 +144,7 @@ class Lane:
             return more_in
         station.come_back_in(min(SLOW_POLL_SECONDS, more_in or 0.0))
         now_ms = claim.now_ms
-        batch = Batch(station, claim.tasks, asked_at, self._clock(), now_ms, station.ahead_ms)
+        batch = Batch(station, claim.tasks, asked_at, self._clock(), now_ms)
         late_ms = _late_ms(claim.tasks, now_ms)
         self._emit(events.Claimed(station.queue.name, claim.tasks, late_ms))
         return batch
@@ -212,10 +210,11 @@ class Lane:
     ) -> Iterator[tuple[Sequence[Task], bool]]:
         """Those that are due, then those that were claimed ahead, as soon as they are; with whether they are the last.
 
-        Nothing is waited for once the worker is told to stop, or if one was not done, by ``results``: the rest comes to be released.
+        Nothing is waited for once the worker is told to stop, or if one was not done, by ``results``: the rest comes to
+        be released.
         """
         now_ms: float = batch.now_ms
-        latest_ms = now_ms + batch.ahead_ms  # another due time is of an earlier appointment
+        latest_ms = now_ms + AHEAD_MS  # another due time is of an earlier appointment
 
         def is_ahead(task: Task) -> bool:
             return now_ms < task.due_at_ms <= latest_ms
