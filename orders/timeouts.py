@@ -74,6 +74,7 @@ def timeout_flow(services: Services) -> Flow:
         tick=hooks.tick,
         checks=lambda: (found for each in features() for found in each.examine(services)),
         batch_size=settings.batch_size,
+        claims_ahead=True,
         backoff=Backoff(settings.retry_base_seconds, settings.retry_cap_seconds),
         **settings.of_each_flow,
     )

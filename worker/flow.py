@@ -179,8 +179,8 @@ class Flow:
     #: restored. See `Sweep`.
     sweep: Sweep | None = field(default=None, repr=False)
     #: What a sweep does with overdue tasks while Redis does not answer: "wait" for Redis, or "handle" the
-    #: tasks. With "handle", several workers may handle the same task at the same time, and some tasks are settled
-    #: 50 ms after they were done, so choose it only if your records decide what takes effect.
+    #: tasks. With "handle", several workers may handle the same task at the same time, so choose it only if
+    #: your records decide which of them takes effect.
     without_redis: Literal["wait", "handle"] = "wait"
     probe: Probe | None = field(default=None, repr=False)
     #: Keeps a pause of the queue, so that it holds whatever happens to Redis. `Records` may have it.
@@ -199,6 +199,9 @@ class Flow:
     #: without a pool has its own threads, and no other flow delays it.
     pool: str | None = None
     batch_size: int = 500
+    #: Whether a claim brings what is due within 50 ms, too. Each is handled when it is due, and all are settled together,
+    #: so choose it only for a handler that takes a moment, and of which a crash may repeat what it has done.
+    claims_ahead: bool = False
     #: How soon another worker takes over the tasks of a dead one. A live worker extends its leases.
     lease_seconds: float = 10.0
     #: How long one call of the handler may take. After that its lease ends, and its tasks are delivered again.

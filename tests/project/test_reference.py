@@ -119,7 +119,9 @@ def test_every_setting_of_a_flow_is_documented_with_its_default() -> None:
     written = {cell.strip("`"): rest.split(" | ")[0] for cell, rest in table("setting of a `Flow`")}
     assert {*written} == {*defaults}
     for setting, default in defaults.items():
-        if isinstance(default, float | int):
+        if isinstance(default, bool):
+            assert written[setting] == ("yes" if default else "no"), setting
+        elif isinstance(default, float | int):
             assert float(written[setting].replace(",", "")) == default, setting
 
 

@@ -623,7 +623,7 @@ class Ahead(Shop):
         self.outcomes: dict[str, Outcome] = {}
         #: What happens when it is handled.
         self.meanwhile: dict[str, Callable[[], object]] = {}
-        settings = {"sweep": lambda *_: (), "without_redis": "handle", **settings}
+        settings = {"claims_ahead": True, **settings}
         super().__init__(clock, self._handle, **settings)
         self.line.stopping = self.line.lane._stopping = Wait(clock)
         self.began = clock.now
@@ -715,8 +715,8 @@ def test_a_due_time_of_an_earlier_appointment_is_not_waited_for(clock: Clock) ->
     assert shop.ms == 0
 
 
-@pytest.mark.parametrize("settings", [{"pool": "p"}, {"without_redis": "wait"}], ids=str)
-def test_nothing_is_claimed_ahead_unless_records_decide_and_no_other_flow_waits(
+@pytest.mark.parametrize("settings", [{"pool": "p"}, {"claims_ahead": False}], ids=str)
+def test_nothing_is_claimed_ahead_unless_the_flow_says_so_and_no_other_waits(
     clock: Clock, settings: dict[str, Any]
 ) -> None:
     shop = Ahead(clock, **settings)

@@ -199,7 +199,8 @@ def test_a_lost_lease_is_no_news_where_nothing_was_to_be_written(clock: Clock) -
     paid, prolonged, theirs = desk.tasks.values()
     desk.queue._redis.flushall()
     later: list[tuple[Task, Retry]] = [(prolonged, NotDue(1000))]
-    desk.settler.settle(BatchResult(done=[paid, theirs], no_ops={"paid"}, retries=later))
+    results = BatchResult(done=[paid, theirs], no_ops={"paid"}, retries=later)
+    desk.settler.settle(results, is_leased=True)
     assert desk.heard.of(events.LeaseLost) == [events.LeaseLost("a", ("theirs",))]
     assert desk.counts == {"stale": 1}
 

@@ -58,6 +58,7 @@ class FlowSettings(CommonSettings, total=False):
     threads: int | None
     pool: str | None
     batch_size: int
+    claims_ahead: bool
     sweep_seconds: float
     lookahead_seconds: float
 

@@ -292,7 +292,8 @@ class Lane:
             station.gate.take_down(results.outage)
         results.untouched = held.still_held(results.untouched)
         held.stop_extending(results)
-        settled = station.settler.settle(results, ack)
+        is_leased = self._clock() < held.leased_at + station.flow.lease_seconds
+        settled = station.settler.settle(results, ack, is_leased=is_leased)
         if not results.all_done:
             station.more_at = 0.0  # some were put back
         if not settled:

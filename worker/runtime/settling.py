@@ -116,12 +116,21 @@ class Settler:
         self._unsettled = Reminder(self._clock)
         self.postponed = Postponed(self._clock)
 
-    def settle(self, results: BatchResult, ack: Callable[[], None] | None = None) -> bool:
+    def settle(
+        self,
+        results: BatchResult,
+        ack: Callable[[], None] | None = None,
+        *,
+        is_leased: bool = False,
+    ) -> bool:
         """Settle the tasks of ``results``, up to 500 in one call; return whether Redis confirmed all of them.
 
-        ``ack`` stands for the call, if all are done.
+        ``ack`` stands for the call, if all are done. ``is_leased``: no lease can have ended by itself.
         """
         settlements, done = [*_settlements(self._flow, results)], results.done
+        # Somebody cancelled or moved those for which there was nothing to write.
+        not_due = (each.task.id for each in settlements if each.verb is Verb.NOT_DUE)
+        unwritten = {*results.no_ops, *not_due} if is_leased else set[str]()
         self._postpone(settlements, done)
         if settlements or len(done) > SLICE:  # otherwise they need no object each
             settlements += [Settlement(task, Verb.DONE) for task in done]
@@ -129,7 +138,7 @@ class Settler:
         lost, confirmed = set[str](), True
         if settlements or done:
             try:
-                lost = self._send(settlements, done, ack, results.no_ops)
+                lost = self._send(settlements, done, ack, unwritten)
             except redis.RedisError:
                 confirmed = False
         for each in settlements:
@@ -181,7 +190,7 @@ class Settler:
         settlements: Sequence[Settlement],
         done: Sequence[Task] = (),
         ack: Callable[[], None] | None = None,
-        no_ops: Collection[str] = (),
+        unwritten: Collection[str] = (),
     ) -> set[str]:
         """Send settlements, or else what is done, and count what was settled; return the ids whose lease was lost.
 
@@ -199,8 +208,6 @@ class Settler:
             except LeaseLost as error:
                 # Perhaps an earlier attempt ran and only its reply was lost: Redis cannot tell the difference.
                 lost.update(error.ids)
-                # Where there was nothing to write, somebody cancelled or moved the task meanwhile.
-                unwritten = {*no_ops, *(each.task.id for each in part if each.verb is Verb.NOT_DUE)}
                 if ids := tuple(each for each in error.ids if each not in unwritten):
                     self._counts["stale"] += len(ids)
                     self._emit(events.LeaseLost(self._queue.name, ids))

@@ -81,9 +81,6 @@ class Station:
         self.lease_ms = round(flow.lease_seconds * 1000)
         #: How many tasks to claim. Of those that are handled one at a time, no other waits behind a slow one.
         self.limit = self._most = 1 if flow.one_at_a_time else flow.batch_size
-        # Only where records decide: others may not bear that a crash repeats what was done, nor who shares their threads
-        # that these wait.
-        self._may_be_ahead = flow.without_redis == "handle" and flow.pool is None
         #: Whether the last call of the handler took a moment only.
         self.is_quick = True
         #: How many other workers serve the same queue.
@@ -107,7 +104,9 @@ class Station:
     @property
     def ahead_ms(self) -> int:
         """Claim what is due so soon after one that is, too; then Redis is told of all at once."""
-        return AHEAD_MS if self._may_be_ahead and self.is_quick else 0
+        # Not in a pool, whose other flows would wait.
+        is_ahead = self.flow.claims_ahead and self.flow.pool is None
+        return AHEAD_MS if is_ahead and self.is_quick else 0
 
     def claim_in(self, now: float) -> float | None:
         """Seconds until the next claim is allowed; 0 or less means now, None that the flow is down or paused."""
