@@ -25,8 +25,10 @@ class Log:
                 method = level
                 if level == "exception":
                     method, fields["exc_info"] = "error", True
-                # Tracebacks as text: structlog that is not configured shows local variables, such as payloads.
-                shown = structlog.processors.format_exc_info(None, level, fields)
+                shown: Any = fields
+                if "exc_info" in fields:
+                    # As text: structlog that is not configured shows local variables, such as payloads.
+                    shown = structlog.processors.format_exc_info(None, level, fields)
                 getattr(self._logger, method)(event, **shown)
             except fatal():
                 raise

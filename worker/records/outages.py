@@ -1,7 +1,6 @@
 """Which errors of PostgreSQL are an outage, and how to go on after one."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -41,19 +40,6 @@ def sqlstate(error: BaseException | None) -> str | None:
     """PostgreSQL's error code, if there is one."""
     original = getattr(error, "orig", None)
     return getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
-
-
-@contextmanager
-def unavailable(engine: sa.Engine) -> Iterator[None]:
-    """Raises Unavailable for transient errors."""
-    try:
-        yield
-    except (DBAPIError, PoolTimeout) as error:
-        if not is_transient(error):
-            raise
-        if sqlstate(error) == READ_ONLY:
-            engine.dispose()  # a demoted primary keeps its connections
-        raise Unavailable(str(getattr(error, "orig", error))) from error
 
 
 def retried(transaction: Callable[P, R]) -> Callable[P, R]:

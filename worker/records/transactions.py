@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from ..errors import Unavailable
-from .outages import IDLE_IN_TRANSACTION, sqlstate, unavailable
+from .outages import IDLE_IN_TRANSACTION, READ_ONLY, is_transient, sqlstate
 from .watchdog import Watchdog
 
 _WATCHDOG = Watchdog()
@@ -66,9 +68,20 @@ class Transactions:
 
     @contextmanager
     def autocommit(self) -> Iterator[sa.Connection]:
-        """Each statement is committed by itself."""
-        with self._connected() as connection, _autocommit(connection):
-            yield connection
+        """Each statement is committed by itself.
+
+        The driver is told, not SQLAlchemy, which would take as long as a small statement, and which an engine
+        with its own way to begin a transaction would undo.
+        """
+        with self._connected() as connection, connection.begin():
+            driver = _driver(connection)
+            driver.commit()  # what a listener of the engine's has begun
+            before, driver.autocommit = driver.autocommit, True
+            try:
+                yield connection
+            finally:
+                if not getattr(driver, "closed", False):
+                    driver.autocommit = before
 
     @contextmanager
     def _connected(self) -> Iterator[sa.Connection]:
@@ -76,34 +89,22 @@ class Transactions:
         seconds, watch = self._timeout_seconds, None
         try:
             with (
-                unavailable(self._engine),
                 self._engine.connect() as connection,
                 _WATCHDOG.watching(_driver(connection), seconds + GRACE_SECONDS) as watch,
             ):
                 yield connection
-        except Unavailable as error:
-            if sqlstate(error.__cause__) == IDLE_IN_TRANSACTION or (watch and watch.was_idle):
+        except (DBAPIError, PoolTimeout, Unavailable) as error:
+            if isinstance(error, DBAPIError) and not is_transient(error):
+                raise
+            state = sqlstate(error) or sqlstate(error.__cause__)
+            if state == READ_ONLY:
+                self._engine.dispose()  # a demoted primary keeps its connections
+            if state == IDLE_IN_TRANSACTION or (watch and watch.was_idle):
                 late = f"The transaction was idle for too long (timeout_seconds: {seconds:g})."
                 raise TimeoutError(late) from error
-            raise
-
-
-@contextmanager
-def _autocommit(connection: sa.Connection) -> Iterator[None]:
-    """Commit each statement by itself until the block ends.
-
-    The driver is told, not SQLAlchemy, which would take as long as a small statement, and which an engine
-    with its own way to begin a transaction would undo.
-    """
-    driver = _driver(connection)
-    with connection.begin():
-        driver.commit()  # what a listener of the engine's has begun
-        before, driver.autocommit = driver.autocommit, True
-        try:
-            yield
-        finally:
-            if not getattr(driver, "closed", False):
-                driver.autocommit = before
+            if isinstance(error, Unavailable):  # the block's own
+                raise
+            raise Unavailable(str(getattr(error, "orig", error))) from error
 
 
 def _driver(connection: sa.Connection) -> Any:

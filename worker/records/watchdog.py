@@ -9,24 +9,30 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 #: libpq's transaction status while a statement runs.
 ACTIVE = 1
 
 
-@dataclass(slots=True, eq=False)
 class Watch:
-    """One connection that is watched."""
+    """One connection, which is watched during the block."""
 
-    driver: Any
-    #: On the monotonic clock.
-    until: float
-    #: Whether no statement was running when it was hung up: not the server took too long, but its client.
-    was_idle: bool = False
+    def __init__(self, watchdog: "Watchdog", driver: Any, seconds: float) -> None:
+        self._watchdog = watchdog
+        self.driver = driver
+        #: On the monotonic clock.
+        self.until = time.monotonic() + seconds
+        #: Whether no statement was running when it was hung up: not the server took too long, but its client.
+        self.was_idle = False
+
+    def __enter__(self) -> Self:
+        if hasattr(self.driver, "fileno"):
+            self._watchdog.add(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watchdog.discard(self)
 
     def hang_up(self) -> None:
         try:
@@ -61,13 +67,11 @@ class Watchdog:
         self._wakes_at = math.inf
         self._runs = False
 
-    @contextmanager
-    def watching(self, driver: Any, seconds: float) -> Iterator[Watch]:
+    def watching(self, driver: Any, seconds: float) -> Watch:
         """Hang up if the block takes longer. A driver that does not tell its socket is not watched."""
-        watch = Watch(driver, time.monotonic() + seconds)
-        if not hasattr(driver, "fileno"):
-            yield watch
-            return
+        return Watch(self, driver, seconds)
+
+    def add(self, watch: Watch) -> None:
         with self._changed:
             if not self._runs:
                 threading.Thread(target=self._run, name="watchdog", daemon=True).start()
@@ -75,11 +79,10 @@ class Watchdog:
             elif watch.until < self._wakes_at:
                 self._changed.notify()
             self._watched.add(watch)
-        try:
-            yield watch
-        finally:
-            with self._changed:  # after a hang-up that is under way
-                self._watched.discard(watch)
+
+    def discard(self, watch: Watch) -> None:
+        with self._changed:  # after a hang-up that is under way
+            self._watched.discard(watch)
 
     def _run(self) -> None:
         with self._changed:
