@@ -25,15 +25,15 @@ $(VENV)/bench: $(VENV)/installed requirements/bench.lock
 	! command -v npm > /dev/null || npm ci --silent --prefix benchmarks/peers/graphile_worker
 	@touch $@
 
-$(VENV)/fuzz: $(VENV)/installed requirements/fuzz.lock
-	$(PIP) install --quiet --require-hashes -r requirements/fuzz.lock
+$(VENV)/long: $(VENV)/installed requirements/long.lock
+	$(PIP) install --quiet --require-hashes -r requirements/long.lock
 	@touch $@
 
 $(VENV)/docs: $(VENV)/installed requirements/docs.lock
 	$(PIP) install --quiet --require-hashes -r requirements/docs.lock
 	@touch $@
 
-.PHONY: help install demo run free-port test test-all check docs wheel openapi fuzz faults explore soak bench new env lock clean
+.PHONY: help install demo run free-port test test-all check docs wheel faults explore soak bench new env lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -60,7 +60,7 @@ TESTS = $(if $(FEATURE),tests/$(FEATURE))
 test: $(VENV)/installed ## Run the tests for every promise, in minutes; FEATURE=order, LEVEL=postgres for some
 	$(PYTEST) -m 'not slow$(if $(LEVEL), and $(LEVEL))' $(TESTS)
 
-test-all: $(VENV)/fuzz ## Run all tests, at length: every fault, the browser, long races, generated requests
+test-all: $(VENV)/long ## Run all tests, at length: every fault, the browser, long races, generated requests
 	$(MAKE) fuzz EXAMPLES=25 SEED=1  # <openapi/>
 	LONG=1 $(PYTEST) $(TESTS)
 
@@ -78,8 +78,13 @@ wheel: $(VENV)/installed ## Try the built wheel in an empty environment: the que
 	$(BIN)/python -m devtools.try_wheel
 
 # <openapi>
+.PHONY: openapi fuzz
 openapi: $(VENV)/installed ## Write docs/openapi.json, the description of the API
 	$(BIN)/python -m devtools.openapi
+
+$(VENV)/fuzz: $(VENV)/installed tests/openapi/fuzz/requirements.lock
+	$(PIP) install --quiet --require-hashes -r tests/openapi/fuzz/requirements.lock
+	@touch $@
 
 EXAMPLES ?= 500
 fuzz: $(VENV)/fuzz ## Send requests generated from docs/openapi.json; EXAMPLES=2000 for more
@@ -124,7 +129,8 @@ lock: ## Resolve the lock files again (needs uv)
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra orders --extra metrics --extra demo -c requirements/service.lock pyproject.toml -o requirements/demo.lock
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev -c requirements/demo.lock pyproject.toml -o requirements/dev.lock
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra bench -c requirements/dev.lock pyproject.toml -o requirements/bench.lock
-	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra fuzz -c requirements/dev.lock pyproject.toml -o requirements/fuzz.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra long -c requirements/dev.lock pyproject.toml -o requirements/long.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra fuzz -c requirements/dev.lock pyproject.toml -o tests/openapi/fuzz/requirements.lock  # <openapi/>
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra docs -c requirements/dev.lock pyproject.toml -o requirements/docs.lock
 
 clean: ## Remove .venv, data and everything that was built

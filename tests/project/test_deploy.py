@@ -100,7 +100,7 @@ def test_only_a_worker_that_works_replaces_another(healthz: tuple[str, int]) -> 
     assert (done.returncode == 0) == (status == "ok"), done.stderr
 
 
-@pytest.mark.slow  # needs kubectl, and what `make fuzz` installs
+@pytest.mark.slow  # needs kubectl, and what `make test-all` installs
 def test_kubernetes_accepts_the_manifests() -> None:
     kubectl = shutil.which("kubectl") or pytest.skip("no kubectl")
     schemas: Any = pytest.importorskip("kubernetes_validate")

@@ -100,7 +100,7 @@ def test_without_its_extra_the_services_command_says_so(start: str) -> None:
 def test_the_page_lists_the_extras_that_users_need() -> None:
     page = (ROOT / "docs" / "install.md").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {*project["optional-dependencies"]} - {"demo", "dev", "fuzz", "bench", "docs"}
+    extras = {*project["optional-dependencies"]} - {"demo", "dev", "long", "fuzz", "bench", "docs"}
     assert {*re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)} == extras
 
 

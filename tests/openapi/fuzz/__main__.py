@@ -4,7 +4,7 @@
 
 All its checks and phases: the examples, the edges of every bound, random requests, and sequences of
 them that it infers from ids and Location, by two clients. Exits with 1 when a response is not as
-documented. Needs the packages of requirements/fuzz.lock, which `make fuzz` installs.
+documented. Needs the packages of requirements.lock beside it, which `make fuzz` installs.
 """
 
 import argparse
