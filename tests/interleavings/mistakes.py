@@ -54,9 +54,9 @@ MISTAKES = [
     Mistake("redis.call('ZREM', dead, id)", ""),
     Mistake("redis.call('HDEL', letters, id) == 1", "redis.call('HDEL', letters, id) >= 0"),
     Mistake("redis.call('ZADD', scheduled, now, id)", "", "requeue"),
-    Mistake("tonumber(due[2]) > now then", "tonumber(due[2]) >= now then", "claim"),
-    Mistake("tonumber(due[2]) > now then", "false then", "claim"),
-    Mistake(" or kept and tonumber(due[2 * i]) > now", "", "claim"),
+    Mistake("tonumber(due[2 * i]) > now then", "tonumber(due[2 * i]) >= now then", "claim"),
+    Mistake("(#ids == 0 or kept) and", "kept and", "claim"),
+    Mistake("(#ids == 0 or kept) and", "#ids == 0 and", "claim"),
     Mistake(
         "'-inf', now, 'LIMIT', 0, MOST_SUSPECTS", "'-inf', now + lease, 'LIMIT', 0, 9", "claim"
     ),
@@ -72,7 +72,9 @@ MISTAKES = [
     Mistake("if is_paused then limit = 0 end", "", "claim"),
     Mistake("if #ids < limit then", "do", "claim"),
     Mistake("if suspect then break end", "", "claim"),
-    Mistake("if i > 1 and (suspect or", "if i > 1 and (", "claim"),
+    Mistake("if #ids > 0 and suspect or (", "if (", "claim"),
+    Mistake("put_off(scheduled, all[i])", "", "claim"),
+    Mistake("state.deliveries > 1 and lone_suspect_is_new() then", "false then", "claim"),
     Mistake(
         "redis.call('ZREM', scheduled, id) == 1", "redis.call('ZSCORE', scheduled, id)", "cancel"
     ),

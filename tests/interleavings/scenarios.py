@@ -30,6 +30,7 @@ SCENARIOS = [
     "w1 seed, lease ends; w1 claim, w1 ack a, w1 seed x2, clock back, flush",
     "w1 seed, lease ends, w1 claim; w1 release a, w1 seed, w2 seed anew, clock back x2",
     "w1 seed, lease ends; w1 claim, w1 seed, w2 claim, w2 seed, lease ends x2",
+    "schedule a, schedule b, w1 claim, lease ends, w1 claim, lease ends, w2 claim; w2 look again a, w1 claim, w2 claim, w1 ack b, lease ends x2",
     "schedule a, schedule later b; w1 claim ahead x2, w1 release b, w1 ack b, cancel b, w2 claim, moment passes",
     "schedule a, w1 claim; w1 retry a, schedule b, w1 claim ahead, w1 ack b, w2 claim, lease ends",
     (

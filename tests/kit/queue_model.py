@@ -456,7 +456,7 @@ class Machine(RuleBasedStateMachine):
         )
 
     def take_due(self, limit: int, ahead: int, *, newest: bool) -> list[str]:
-        """A suspect that was put back, alone, or those before one. In a backlog, the oldest or the newest. With what is due,
+        """A suspect that was put back, alone unless it must wait, or those before one. In a backlog, the oldest or the newest. With what is due,
         what is ahead of it, up to one that was tried before.
         """
         due = self.ripe("scheduled")
@@ -468,7 +468,11 @@ class Machine(RuleBasedStateMachine):
                 if known.at <= self.now + ahead
             ]
         due = due[: -limit - 1 : -1] if newest and backlog else due[:limit]
-        if due and self.deliveries(due[0]):
+        while due and self.deliveries(due[0]) > 1 and self.must_wait(due[0]):
+            self.known[due.pop(0)].at = self.now + 100
+        if not due or self.known[due[0]].at > self.now:
+            return []
+        if self.deliveries(due[0]):
             return due[:1]
         return [*takewhile(self.may_follow, due)]
 

@@ -11,6 +11,7 @@ from tests.kit.queue_state import state
 from tests.kit.queue_steps import never_sent, one, reply_lost
 from tests.queue.conftest import REAL
 from worker import DelayQueue, Task
+from worker.queue.replies import Settlement, Verb
 from worker.queue.scripted import ScriptedQueue
 
 
@@ -76,6 +77,52 @@ def test_a_killer_buries_no_suspect_that_takes_long(
     assert state(queue)["letters"].keys() == {killer}
     assert done.keys() == {*names} - {killer}
     assert now < 1200 + 6 * 1000, "they did not wait for one another"
+
+
+@pytest.mark.parametrize("delay_ms", [10, 55, 170])
+@pytest.mark.parametrize("verb", [Verb.FAILED, Verb.LATER])
+def test_a_killer_buries_no_suspect_that_is_put_back_again_and_again(
+    queue: DelayQueue, verb: Verb, delay_ms: int
+) -> None:
+    """One worker with a thread for each, which is started again at once. The innocent is soon due again, too."""
+    queue.schedule_many([("innocent", 1000, b""), ("killer", 1001, b"")])
+    queue.claim(9, 100, now_ms=1001)
+    queue.claim(9, 100, now_ms=1101)
+    held: dict[str, tuple[Task, int]] = {}
+    for now in range(1201, 20_000, 5):
+        if "killer" in held and now >= held["killer"][1] + 50:
+            held.clear()
+        if "innocent" in held and now >= held["innocent"][1] + 60:
+            queue.settle([Settlement(held.pop("innocent")[0], verb, delay_ms)], now_ms=now)
+        for task in queue.claim(1, 100, now_ms=now).tasks:
+            held[task.id] = task, now
+        if "killer" in held and held["killer"][0].deliveries == 5:
+            break
+        assert "innocent" not in held or held["innocent"][0].deliveries <= 3
+    else:
+        pytest.fail("the killer was not found")
+
+
+@pytest.mark.parametrize(
+    ("due", "taken"), [(1200, ["0000", "0001"]), (5000, ["1499", "1498"])], ids=["first", "last"]
+)
+def test_a_suspect_that_must_wait_lets_the_others_pass(
+    queue: DelayQueue, due: int, taken: list[str]
+) -> None:
+    queue.schedule_many([("innocent", 1000, b""), ("killer", 1000, b"")])
+    queue.claim(9, 100, now_ms=1000)
+    queue.claim(9, 100, now_ms=1100)
+    innocent = one(queue, 1200, 10_000)
+    queue.settle([Settlement(innocent, Verb.LATER, due - 1200)], now_ms=1200)
+    assert (innocent.id, one(queue, 1200, 10_000).id) == ("innocent", "killer")
+    queue.schedule_many((f"{n:04}", 1300 + n, b"") for n in range(1500))
+    if due == 5000:  # in a backlog, the next claim takes those that were due last
+        queue.memory.takes_newest = True
+    scheduled = state(queue)["scheduled"]
+    assert [task.id for task in queue.claim(3, 10_000, now_ms=5000).tasks] == taken
+    for task_id in taken:
+        del scheduled[task_id]
+    assert state(queue)["scheduled"] == {**scheduled, "innocent": 5100}
 
 
 def test_two_deaths_without_a_killer_hold_the_others_up_for_thirds_of_a_lease(

@@ -58,15 +58,15 @@ local function take_again()
   end
 end
 
--- Takes those that were due first, or last, up to a suspect that was put back: that is claimed alone, too. Returns their
--- rank on the schedule.
+-- Takes those that were due first, or last, up to a suspect that was put back: that is claimed alone, too, or must wait.
+-- Returns their rank on the schedule.
 local function take_due()
   local count = says('newest') and redis.call('ZCOUNT', scheduled, '-inf', now) or 0
   local newest = count > math.max(BACKLOG, limit)
   local due = newest and redis.call('ZREVRANGEBYSCORE', scheduled, now, '-inf', 'WITHSCORES', 'LIMIT', 0, limit)
     or redis.call('ZRANGEBYSCORE', scheduled, '-inf', now + ahead, 'WITHSCORES', 'LIMIT', 0, limit)
-  if #due == 0 or tonumber(due[2]) > now then return 0 end
-  local all = {}
+  if #due == 0 then return 0 end
+  local all, waiting = {}, 0
   for i = 1, #due, 2 do all[(i + 1) / 2] = due[i] end
   all = fitting(all, has_payloads)
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(all))) do
@@ -74,11 +74,16 @@ local function take_due()
     local state = whole(math.max(0, math.floor(due[2 * i])))
     if kept then state = attempts_in(kept, state) end
     local suspect = kept and state.deliveries > 0
-    if i > 1 and (suspect or kept and tonumber(due[2 * i]) > now) then break end
-    ids[i], states[i] = all[i], state
-    if suspect then break end
+    if #ids > 0 and suspect or (#ids == 0 or kept) and tonumber(due[2 * i]) > now then break end
+    if suspect and state.deliveries > 1 and lone_suspect_is_new() then
+      put_off(scheduled, all[i])
+      waiting = waiting + 1
+    else
+      ids[#ids + 1], states[#states + 1] = all[i], state
+      if suspect then break end
+    end
   end
-  return newest and count - #ids or 0
+  return newest and count - waiting - #ids or 0
 end
 
 -- When the first lease ends that this claim may take.

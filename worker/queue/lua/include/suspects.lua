@@ -16,6 +16,12 @@ local function lone_suspect_is_new()
   return state.deliveries > 1 and ends < state.claimed + (0.7 + 0.3 * state.deliveries) * state.span
 end
 
+-- Until it is tried again. The ZREM goes first: a server whose memory is full refuses a ZADD as the first write.
+local function put_off(zset, id)
+  redis.call('ZREM', zset, id)
+  redis.call('ZADD', zset, now + ALONE_MS, id)
+end
+
 -- Returns suspects that expired for the first time, in order, or one that must be alone: the one that was claimed
 -- last, because a task that kills its worker soon was claimed after those that have been running for longer.
 local function suspects(few, has_payloads)
@@ -31,8 +37,7 @@ local function suspects(few, has_payloads)
     local state = found[i]
     local is_alone = state.deliveries > 0
     if is_alone and must_wait and #ids == 0 then
-      redis.call('ZREM', leased, id) -- first: a server whose memory is full refuses a ZADD as the first write
-      redis.call('ZADD', leased, now + ALONE_MS, id)
+      put_off(leased, id)
     elseif #ids == 0 or not is_alone then
       if is_alone then id, state = expired[last], found[last] end
       state.deliveries, state.attempts = state.deliveries + 1, state.attempts + 1
