@@ -114,15 +114,16 @@ class Strikes:
     """
 
     def __init__(self) -> None:
-        #: Who failed alone and was not done since, cleared once more tasks in a row succeed than are in it, but for
-        #: trials of who is in it; the length of that run.
+        #: Who failed alone and was not done since. Cleared once more tasks than these were done in a row, which another
+        #: failure of one of these does not break.
         self._struck = set[str]()
         self._in_a_row = 0
-        #: Done minus failed, and its value at each task's last failure that counted here. Who was forgotten is found again.
+        #: How many were done, minus how many failed; and what it was when each task last failed, as far as that counted.
         self.surplus = 0
         self._failed = dict[str, int]()
+        #: How many were put off since it last worked, or was last taken for an outage.
         self._put_off = 0
-        #: How many tasks to put off until it counts as an outage: more each time, as those that are at fault may be
+        #: How many to put off until it counts as an outage: more each time, as those that are at fault may be
         #: many, and the others wait behind them.
         self.patience = 1
 
@@ -142,7 +143,7 @@ class Strikes:
         """Whether a task that failed alone is at fault by what came before; ``began``: the surplus before its batch."""
         [(task, _)] = failed.failed
         if len(self._failed) > MAX_REMEMBERED:
-            self._failed.clear()
+            self._failed.clear()  # who is at fault is found again
         is_at_fault = self.surplus > self._failed.get(task.id, began)
         # Once only, or the trials of two would outnumber the tasks that are done beside them, for ever.
         if not is_at_fault and task.id in self._struck and task.id in self._failed:

@@ -21,7 +21,7 @@ def repeat(run: Callable[[], float], stopping: threading.Event) -> None:
 
 
 class Suspects:
-    """Runs tasks that two workers may have died of beside those of their own queue alone, which `claim.lua` keeps apart.
+    """Keeps tasks of different queues apart that two workers may have died of; those of one queue `claim.lua` keeps apart.
 
     So a task that kills its worker buries none that takes long in another queue of the same worker. One that is claimed
     at the moment of a death counts a delivery, because it is not put back any more; only at each death would that bury it.
