@@ -37,6 +37,11 @@ SCENARIOS = [
         "schedule a, schedule b, w1 claim, lease ends, w1 claim, lease ends;"
         " w1 claim x2, w2 claim, w2 ack a, w2 extend a, lease ends x2"
     ),
+    (
+        "schedule a, schedule b, schedule c, w1 claim, lease ends, w1 claim, lease ends, w1 claim, lease ends,"
+        " w2 claim, w2 look again c, moment passes, w2 claim, w2 look again a, moment passes, w1 claim;"
+        " w2 claim ahead x2, w1 ack b, moment passes x2"
+    ),
 ]
 #: Likewise, but these take longer.
 LARGE = [

@@ -456,8 +456,8 @@ class Machine(RuleBasedStateMachine):
         )
 
     def take_due(self, limit: int, ahead: int, *, newest: bool) -> list[str]:
-        """A suspect that was put back, alone unless it must wait, or those before one. In a backlog, the oldest or the newest. With what is due,
-        what is ahead of it, up to one that was tried before.
+        """A suspect that was put back, alone unless it must wait, or those before one. In a backlog, the oldest or the
+        newest. With what is due, what is ahead of it, up to one that was tried before.
         """
         due = self.ripe("scheduled")
         backlog = len(due) > max(BACKLOG, limit)
@@ -468,7 +468,9 @@ class Machine(RuleBasedStateMachine):
                 if known.at <= self.now + ahead
             ]
         due = due[: -limit - 1 : -1] if newest and backlog else due[:limit]
-        while due and self.deliveries(due[0]) > 1 and self.must_wait(due[0]):
+        while due and self.known[due[0]].at <= self.now and self.deliveries(due[0]) > 1:
+            if not self.must_wait(due[0]):
+                break
             self.known[due.pop(0)].at = self.now + 100
         if not due or self.known[due[0]].at > self.now:
             return []

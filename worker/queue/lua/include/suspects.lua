@@ -16,7 +16,7 @@ local function lone_suspect_is_new()
   return state.deliveries > 1 and ends < state.claimed + (0.7 + 0.3 * state.deliveries) * state.span
 end
 
--- Until it is tried again. The ZREM goes first: a server whose memory is full refuses a ZADD as the first write.
+-- Makes it wait for a while. The ZREM goes first: a server whose memory is full refuses a ZADD as the first write.
 local function put_off(zset, id)
   redis.call('ZREM', zset, id)
   redis.call('ZADD', zset, now + ALONE_MS, id)
