@@ -4,10 +4,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack
 
 import sqlalchemy as sa
-from sqlalchemy.orm import QueryableAttribute, Session, scoped_session
 
 from ..backoff import LOOK_AGAIN
 from ..findings import Checks
@@ -33,7 +32,11 @@ from .pauses import TablePauses
 from .statements import RecordStatements
 from .transactions import Transactions
 
-Column = sa.Column[Any] | QueryableAttribute[Any]
+if TYPE_CHECKING:  # importing it takes a tenth of a process's start
+    from sqlalchemy.orm import Session, scoped_session
+
+#: A table's, or an attribute of a mapped class.
+Column = sa.SQLColumnExpression[Any]
 #: ``handle(connection, ids)`` handles records in the transaction that has locked them.
 HandleRecords = Callable[[sa.Connection, Sequence[Any]], object]
 #: ``decide(connection, tasks)`` is one statement that handles what is pending and due among these records. It gets
@@ -171,7 +174,7 @@ class Records:
         return sa.type_coerce(self._statements.after(seconds, start), self._due.type)
 
     def schedule(
-        self, connection: sa.Connection | Session | scoped_session[Any], *ids: Any
+        self, connection: "sa.Connection | Session | scoped_session[Any]", *ids: Any
     ) -> None:
         """Schedule these records once the transaction of the connection or session has committed.
 
@@ -184,7 +187,7 @@ class Records:
 
         Raises TypeError and ValueError for an invalid id.
         """
-        if isinstance(connection, Session | scoped_session):
+        if not isinstance(connection, sa.Connection):
             connection.flush()
             connection = connection.connection(bind_arguments={"clause": self._id.table})
         if None in ids:
@@ -301,8 +304,8 @@ def _look_again(ms: float, task: Task | None) -> Retry:
 
 
 def _column(column: Column) -> sa.Column[Any]:
-    """The table's column, given as such or as an attribute of a mapped class."""
-    found: Any = column.__clause_element__() if isinstance(column, QueryableAttribute) else column
+    """The table's own. Raises TypeError if it is none's."""
+    found: Any = getattr(column, "__clause_element__", lambda: column)()
     if not isinstance(found, sa.Column) or not isinstance(found.table, sa.Table):
         raise TypeError(f"{column} is not a column of a table")
     return found.table.c[found.key]
