@@ -26,6 +26,7 @@ from orders.wiring import bootstrap
 from tests.kit.api import serving
 from tests.kit.databases import connected, empty_database
 from tests.kit.features import findings
+from tests.kit.length import quick_first
 from tests.kit.shop import Shop, opened
 from tests.kit.workers import running
 from worker import DelayQueue, Worker
@@ -181,7 +182,9 @@ def working(roles: Roles, valkey: Valkey, client: redis.Redis, *late: Order) -> 
         services.close()
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", ["a right", "a policy", *quick_first(["a trigger", "the disk", "a bug"])]
+)
 def test_what_strikes_every_check_is_an_outage_that_passes(
     roles: Roles, shop: Shop, valkey: Valkey, redis_client: redis.Redis, fault: str
 ) -> None:

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from psycopg import sql
 
+from tests.kit.length import rounds
+
 #: How many orders the databases have that are looked at.
-COUNT = int(os.environ.get("ORDERS", "20000"))
+COUNT = int(os.environ.get("ORDERS", rounds(8000, 20_000)))
 GROWING = (
     *("provider_endpoints", "provider_secrets"),
     *("orders", "unpaid_orders", "order_items", "order_events", "payments", "seats"),

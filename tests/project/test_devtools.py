@@ -19,6 +19,7 @@ import redis
 from devtools import postgres, processes, run, valkey
 from devtools.new import repository, subset
 from devtools.processes import ROOT, free_port
+from tests.kit.length import quick_first
 
 
 def program(folder: Path, name: str) -> str:
@@ -212,7 +213,7 @@ def test_a_second_service_on_the_same_data_is_refused(tmp_path: Path) -> None:
     assert second.stderr.startswith(f"the service is running already, with its data in {tmp_path}")
 
 
-@pytest.mark.parametrize("port", ["abc", "0", "65536"])
+@pytest.mark.parametrize("port", quick_first(["abc", "0", "65536"]))
 def test_a_port_that_is_none_is_told(port: str) -> None:
     command = [sys.executable, "-m", "devtools.run"]
     env = {**os.environ, "PORT": port}
@@ -226,7 +227,7 @@ PROGRAMS = [
 ]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", quick_first(PROGRAMS))
 def test_every_program_has_help(program: str) -> None:
     command = [sys.executable, "-m", f"devtools.{program}", "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30)
