@@ -2,9 +2,7 @@
 
 import getpass
 import os
-import re
 import socket
-from contextlib import suppress
 from datetime import datetime
 
 import click
@@ -18,30 +16,8 @@ from ..runtime import pauses
 from ..runtime.recurring import Recurring
 from .options import Chosen, FlowsNotNamed, NoSuchQueue, examples, of_flows, of_ids
 
-#: RFC 3339. Python also takes times without a zone or minutes, and week dates.
-RFC_3339 = re.compile(
-    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE
-)
-#: In ms, in March 1973; in seconds, in the year 5138.
-FIRST_MS = 10**11
-
-
-def moment_ms(_context: object, _parameter: object, text: str | None) -> int | None:
-    """``2026-11-22T02:00:00+01:00``, or milliseconds since the epoch."""
-    if text is None:
-        return None
-    if re.fullmatch("[0-9]+", text):
-        if int(text) < FIRST_MS:
-            raise click.BadParameter(
-                f"{text} looks like seconds: write milliseconds since the epoch"
-            )
-        return int(text)
-    with suppress(ValueError, OverflowError):
-        if RFC_3339.fullmatch(text):
-            return round(datetime.fromisoformat(text).timestamp() * 1000)
-    raise click.BadParameter(
-        f"{text!r} is not a time with a time zone, such as 2026-11-22T02:00:00+01:00"
-    )
+#: RFC 3339: with a time zone, and with or without a fraction of a second.
+TIME = click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"])
 
 
 @click.command(
@@ -57,10 +33,10 @@ def moment_ms(_context: object, _parameter: object, text: str | None) -> int | N
 )
 @click.option(
     "--at",
-    "due_at_ms",
-    callback=moment_ms,
+    "due_at",
+    type=TIME,
     metavar="TIME",
-    help="RFC 3339 with a time zone, or milliseconds since the epoch",
+    help="with a time zone: 2026-11-22T09:00:00+01:00",
 )
 @click.option(
     "--payload",
@@ -74,18 +50,18 @@ def schedule(
     ids: tuple[str, ...],
     as_json: bool,
     delay_ms: int | None,
-    due_at_ms: int | None,
+    due_at: datetime | None,
     payload: str,
 ) -> int:
     """Schedule tasks. A known id moves to the new time. A dead task stays dead: see dead requeue."""
-    if (delay_ms is None) == (due_at_ms is None):
+    if (delay_ms is None) == (due_at is None):
         raise click.UsageError("Pass either --in or --at.")
     queue, _ = named.queue_and_flow()
     answers: list[str] = []
     for task_id in ids:
         answer = queue.schedule(
             task_id,
-            due_at_ms,
+            round(due_at.timestamp() * 1000) if due_at else None,
             os.fsencode(payload),  # as the shell gave it
             delay_ms=delay_ms,
         )
