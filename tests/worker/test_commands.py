@@ -552,7 +552,7 @@ def test_a_person_is_asked_before_dead_letters_are_purged(
 ) -> None:
     purge = ["dead", "purge", "--all", "-f", FLOWS]
     with on_a_terminal(valkey, *purge) as screen:
-        screen.wait_for("Purge all 2 dead letters of operated? [y/N]")
+        screen.wait_for("Purge 2 dead letters of operated? [y/N]")
         screen.type("\n")
         assert screen.end() == 1
     assert queue.stats().dead == 2

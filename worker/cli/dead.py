@@ -2,21 +2,14 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import click
 
-from ..console import (
-    AS_JSON,
-    DURATION,
-    duration,
-    print_json,
-    print_table,
-    shown,
-)
+from ..console import AS_JSON, DURATION, duration, print_json, print_table, shown
 from ..findings import quantity
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Letter
@@ -40,15 +33,15 @@ class Filter:
     def given(self) -> bool:
         return self != Filter()
 
-    def ids(self, queue: DelayQueue, pages: Iterable[list[str]]) -> Iterator[list[str]]:
-        """Those of a queue's dead letters that match, in pages. Ages are by the server's clock."""
+    def ids(self, queue: DelayQueue) -> Iterator[str]:
+        """Those of a queue's dead letters that match, newest first. Ages are by the server's clock."""
         now_ms = queue.server_time_ms()
-        for page in pages:
+        for page in queue.newest_dead_ids():
             if self.given:
                 letters = queue.letters(page, with_payloads=False)
-                yield [letter.id for letter in letters if self._matches(letter.story, now_ms)]
+                yield from (each.id for each in letters if self._matches(each.story, now_ms))
             else:
-                yield page
+                yield from page
 
     def _matches(self, story: Mapping[str, Any], now_ms: int) -> bool:
         age_ms = now_ms - int(story.get("died_at_ms") or 0)
@@ -120,9 +113,8 @@ def list_letters(named: Chosen, wanted: Filter, *, as_json: bool, limit: int) ->
 
 
 def _newest(queue: DelayQueue, wanted: Filter, limit: int) -> Iterator[Letter]:
-    ids = (each for page in wanted.ids(queue, queue.newest_dead_ids()) for each in page)
-    shortened = islice(ids, limit)
-    while page := [*islice(shortened, PAYLOADS)]:
+    ids = islice(wanted.ids(queue), limit)
+    while page := [*islice(ids, PAYLOADS)]:
         yield from queue.letters(page)
 
 
@@ -153,10 +145,10 @@ def _print_table(queue: DelayQueue, rows: Sequence[dict[str, Any]]) -> None:
 @AS_JSON
 def show(named: Chosen, *, ids: tuple[str, ...], as_json: bool) -> int:
     """Show dead letters in full, with their tracebacks."""
-    missing = dict.fromkeys(ids)
+    found = set[str]()
     for queue in named.queues():  # each is searched for the ids
         for letter in queue.letters(ids):
-            missing.pop(letter.id, None)
+            found.add(letter.id)
             row = row_of(queue.name, letter)
             if as_json:
                 print_json(row)
@@ -165,12 +157,12 @@ def show(named: Chosen, *, ids: tuple[str, ...], as_json: bool) -> int:
             lines = [f"{what:>12}  {shown(value)}" for what, value in row.items()]
             lines += [f"{'':>14}{shown(line)}" for line in story.splitlines()]
             click.echo("\n".join([*lines, ""]))
-    return _told_of(missing)
+    return _told_of_missing(ids, found)
 
 
-def _told_of(missing: Iterable[str]) -> int:
+def _told_of_missing(ids: Iterable[str], found: Container[str]) -> int:
     """Report the ids that are not dead letters; return the exit status, which is 1 if there are any."""
-    if names := ", ".join(map(shown, missing)):
+    if names := ", ".join(shown(each) for each in dict.fromkeys(ids) if each not in found):
         click.echo(f"worker: no dead letter {names}: dead list shows the ids", err=True)
     return int(bool(names))
 
@@ -209,42 +201,29 @@ def _changing(
     ) -> int:
         if bool(ids) == (every or wanted.given):
             raise ValueError("name the ids, or pass --all or a filter")
-        queues = named.queues()  # each is searched for the ids
+        # All of them, before any is removed. Each queue is searched for the ids.
+        found = {
+            queue: [letter.id for letter in queue.letters(ids, with_payloads=False)]
+            if ids
+            else [*wanted.ids(queue)]
+            for queue in named.queues()
+        }
+        count = quantity(sum(map(len, found.values())), "dead letter")
+        question = f"{verb.capitalize()} {count} of {' and '.join(queue.name for queue in found)}?"
         # Without a terminal nobody is asked, and the answer is yes.
         is_asked = sys.stdin.isatty() and sys.stderr.isatty() and not (ids or dry_run or yes)
-        if is_asked and not click.confirm(_question(verb, queues, wanted), err=True):
+        if is_asked and not click.confirm(question, err=True):
             return 1
-        missing, total = dict.fromkeys(ids), 0
+        total = 0
         did = f"would be {done_is}" if dry_run else done_is
-        for queue in queues:
-            count = 0
-            for page in _pages(queue, ids, wanted):
-                done = page if dry_run else change(queue, page)
-                count += len(done)
-                for task_id in done if ids else ():
-                    missing.pop(task_id, None)
-            total += count
+        for queue, selected in found.items():
+            done = len(selected if dry_run else change(queue, selected))
+            total += done
             if as_json:
-                print_json({"queue": queue.name, did.replace(" ", "_"): count})
+                print_json({"queue": queue.name, did.replace(" ", "_"): done})
         if not as_json:
             click.echo(f"{did} {total}")
-        return _told_of(missing)
-
-
-def _question(verb: str, queues: Sequence[DelayQueue], wanted: Filter) -> str:
-    count = sum(queue.stats().dead for queue in queues)
-    names = " and ".join(queue.name for queue in queues)
-    if wanted.given:
-        return f"{verb.capitalize()} the dead letters that match, out of {count:,} in {names}?"
-    every = "" if count == 1 else "all "
-    return f"{verb.capitalize()} {every}{quantity(count, 'dead letter')} of {names}?"
-
-
-def _pages(queue: DelayQueue, ids: Sequence[str], wanted: Filter) -> Iterable[list[str]]:
-    """Those of the dead letters that are named or wanted."""
-    if ids:
-        return [[letter.id for letter in queue.letters(ids, with_payloads=False)]]
-    return wanted.ids(queue, [*queue.newest_dead_ids()])  # all of them, before any is removed
+        return _told_of_missing(ids, {*chain(*found.values())})
 
 
 _changing(
