@@ -29,7 +29,9 @@ def made(target: str) -> list[Flow]:
     if not module:
         raise FlowNotFound(f"{target} names no module: write MODULE:{name}.")
     target = f"{module}:{name}"
-    _search_here(module)
+    # As python -m does, which the installed command does not. What is installed comes first.
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
     factory = _function(_imported(module, target), name, target)
     try:
         found = list(factory())
@@ -72,19 +74,6 @@ def _imported(name: str, target: str) -> ModuleType:
             raise FlowNotFound(f"{target}: {error}.") from error
         # The application's code may raise anything: say where.
         raise FlowImportFailed(f"{_place(error)}: {described(error)}") from error
-
-
-def _search_here(name: str) -> None:
-    """Make modules in the current folder importable, first of all unless a file there would hide a package.
-
-    For example, ``orders.timeouts`` cannot mean a file ``orders.py`` in this folder, so it means the installed
-    package.
-    """
-    top, dot, _ = name.partition(".")
-    here = Path.cwd()
-    elsewhere = [each for each in sys.path if Path(each).resolve() != here]
-    is_hidden = bool(dot) and Path(f"{top}.py").is_file()
-    sys.path[:] = [*elsewhere, str(here)] if is_hidden else [str(here), *elsewhere]
 
 
 def _place(error: Exception) -> str:
