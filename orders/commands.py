@@ -14,7 +14,7 @@ from orders.errors import OrderError
 from orders.http.auth import services
 from orders.http.schemas.stock import StockChangeIn
 from orders.http.schemas.types import SKU
-from worker.console import AS_JSON, DURATION, print_plain_table, replace_unprintable
+from worker.console import AS_JSON, DURATION, print_plain_table
 
 #: The length of the column.
 MAX_NAME = 100
@@ -26,12 +26,11 @@ class Command(click.Command):
     """A command that turns an error of the service, or in printing, into one line without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        replace_unprintable()
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # click knows
             raise
-        except (OrderError, OSError) as error:
+        except (OrderError, OSError, UnicodeError) as error:
             raise click.ClickException(str(error)) from error
 
 

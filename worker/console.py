@@ -1,9 +1,7 @@
 """What command lines share: how values are read, and how they are printed."""
 
-import io
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -50,12 +48,6 @@ def duration(ms: float) -> str:
 def shown(value: object) -> str:
     """A value as text that is safe on a terminal: control characters, which move its cursor, are escaped."""
     return "-" if value is None else visible(str(value))
-
-
-def replace_unprintable() -> None:
-    """From now on standard output shows a ? for each character that its encoding does not have."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
 
 
 def print_json(row: Mapping[str, Any]) -> None:

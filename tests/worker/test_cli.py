@@ -1,6 +1,5 @@
 """The command line, as far as it goes without a server."""
 
-import io
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -196,17 +195,6 @@ def test_any_other_duration_is_refused_with_an_example(text: str) -> None:
 def test_a_time_without_a_zone_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match=r"formats '%Y-%m-%dT%H:%M:%S%z'"):
         TIME(text)
-
-
-def test_what_the_output_cannot_encode_is_printed_as_question_marks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    output = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "latin-1"))
-    console.replace_unprintable()
-    console.print_table(["id"], [["\u8a02\u55ae-3"]])
-    sys.stdout.flush()
-    assert output.getvalue().splitlines()[1] == b"??-3"
 
 
 def test_a_pattern_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

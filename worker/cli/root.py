@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import click
 import redis
 
-from ..console import replace_unprintable
 from ..errors import WorkerError
 from ..queue.advice import redis_advice
 from .dead import dead
@@ -62,7 +61,6 @@ for command in (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    replace_unprintable()
     try:
         return int(cli.main(argv, standalone_mode=False) or 0)
     except click.ClickException as error:
