@@ -72,16 +72,19 @@ def needs_settings() -> list[Flow]:
     raise ValueError("DATABASE_URL is not set")
 
 
-def test_a_queue_that_is_named_needs_no_flows_of_the_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_flows_of_the_project_that_cannot_be_loaded_are_an_error_unless_a_queue_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     target = f"{__name__}:needs_settings"
     (tmp_path / "pyproject.toml").write_text(f'[tool.worker]\nflows = "{target}"\n')
-    assert Chosen(queue="reminders").flows_by_queue() == {"reminders": None}
-    for each in (Chosen(), Chosen(flows_option=target, queue="reminders")):
+    nowhere = Chosen(redis_url="redis://127.0.0.1:1")
+    for each in (nowhere, replace(nowhere, flows_option=target, queue="reminders")):
         with pytest.raises(ValueError, match="DATABASE_URL is not set"):
-            each.flows_by_queue()
+            each.queues_and_flows()
+    [(queue, flow)] = replace(nowhere, queue="reminders", new=True).queues_and_flows()
+    assert (queue.name, flow) == ("reminders", None)
+    assert "a queue without a flow: DATABASE_URL is not set" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -265,7 +268,7 @@ def test_ctrl_c_has_an_exit_status_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(_named: Chosen) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Chosen, "flows_by_queue", interrupted)
+    monkeypatch.setattr(Chosen, "queues_and_flows", interrupted)
     assert cli.main(["stats"]) == 130
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ..console import AS_JSON, print_json, shown, terminal
 from ..doctor import examine
-from ..errors import described, fatal
+from ..errors import WorkerError, described
 from ..findings import Finding, Level, failure, quantity
 from ..flow import Flow
 from .options import Chosen, FlowsNotNamed, NoSuchQueue, examples, of_flows
@@ -63,9 +63,7 @@ def _findings(named: Chosen) -> Iterator[Finding]:
     except (FlowsNotNamed, NoSuchQueue):
         if named.target or not named.queue:
             raise
-    except fatal():
-        raise
-    except BaseException as error:  # noqa: BLE001  such as settings that contradict each other
+    except (WorkerError, ValueError) as error:  # such as settings that contradict each other
         advice = (
             "No worker can start until this is fixed. The other checks of the flow were skipped."
         )

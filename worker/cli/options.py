@@ -1,9 +1,8 @@
 """The options that commands share: which flows and queues they are about."""
 
 import tomllib
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import cleandoc
 from pathlib import Path
@@ -30,6 +29,11 @@ class FlowsNotNamed(FlowNotFound):
 class NoSuchQueue(ValueError):
     """The flows do not have the queue that is named."""
 
+    def __init__(self, message: str, known: Iterable[str]) -> None:
+        super().__init__(message)
+        #: The queues that there are.
+        self.known = tuple(known)
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -51,55 +55,39 @@ class Chosen:
 
         Raises FlowNotFound, FlowImportFailed, NoSuchQueue, and what the flows' function raises.
         """
-        target = self.target or _configured()
-        try:
-            found = made(target)
-        except (WorkerError, ValueError) as error:
-            if not self.target:
-                error.add_note(f"pyproject.toml names {target}; for other flows pass --flows.")
-            raise
+        found = made(self.target or _configured())
         selected = [flow for flow in found if self.queue in (None, flow.name)]
         if not selected:
-            names = ", ".join(flow.name for flow in found)
+            names = [flow.name for flow in found]
             raise NoSuchQueue(
-                f"no queue {self.queue!r}: the flows have {names}. For other flows pass --flows"
+                f"no queue {self.queue!r}: the flows have {', '.join(names)}. For other flows pass --flows",
+                names,
             )
         return selected
 
-    def flows_by_queue(self) -> dict[str, Flow | None]:
-        """The names of the queues, each with its flow.
+    def queues_and_flows(self) -> list[tuple[DelayQueue, Flow | None]]:
+        """The queues, each with its flow.
 
         A queue that is named needs no flow, and then the configured flows may even be broken, because settings of
-        theirs are missing here, for instance. Raises what `flows` raises.
+        theirs are missing here, for instance. Raises what `flows` raises, and NoSuchQueue for a queue without a flow
+        that Redis has nothing of either: its name is probably misspelled.
         """
-        try:
-            return {flow.name: flow for flow in self.flows()}
-        except (WorkerError, ValueError) as error:
-            if self.queue is not None and not self.target:
-                return {self.queue: None}
-            if isinstance(error, FlowsNotNamed):
-                detail = "Pass --flows MODULE:FUNCTION, or --queue with the name of a queue."
-                raise FlowsNotNamed(detail) from error
-            raise
-
-    def queues_and_flows(self) -> list[tuple[DelayQueue, Flow | None]]:
-        """The same with the queues themselves.
-
-        Raises NoSuchQueue for one without a flow that Redis has nothing of either: its name is probably misspelled.
-        """
-        flows = self.flows_by_queue()
         client = self.client()
-        found = [(DelayQueue(client, name), flow) for name, flow in flows.items()]
-        for queue, flow in found:
-            if flow is None and not (self.new or queue.exists()):
-                known = set[str]()
-                with suppress(redis.ResponseError):  # it may refuse to list its keys
-                    known |= {*queue_names(client)}
-                with suppress(WorkerError, ValueError):
-                    known |= {each.name for each in replace(self, queue=None).flows()}
-                names = f"there are {', '.join(sorted(known))}" if known else "there is none"
-                raise NoSuchQueue(f"no queue {queue.name!r}: {names}. For a new one pass --new")
-        return found
+        try:
+            return [(DelayQueue(client, flow.name), flow) for flow in self.flows()]
+        except (WorkerError, ValueError) as error:
+            if self.queue is None or self.target:
+                raise
+            reason = error
+        queue = DelayQueue(client, self.queue)
+        if not (self.new or queue.exists()):
+            known = {*queue_names(client), *getattr(reason, "known", ())}
+            names = f"there are {', '.join(sorted(known))}" if known else "there is none"
+            message = f"no queue {self.queue!r}: {names}. For a new one pass --new"
+            raise NoSuchQueue(message, known) from reason
+        if not isinstance(reason, FlowsNotNamed | NoSuchQueue):
+            warn(f"{self.queue} is treated as a queue without a flow: {reason}")
+        return [(queue, None)]
 
     def queues(self) -> list[DelayQueue]:
         """The same queues without their flows."""
@@ -130,7 +118,12 @@ def _configured() -> str:
         settings = tomllib.loads(Path("pyproject.toml").read_text())
         return str(settings["tool"]["worker"]["flows"])
     except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
-        raise FlowsNotNamed("Name them as MODULE:FUNCTION.") from error
+        raise FlowsNotNamed("Name them as MODULE:FUNCTION: see --help.") from error
+
+
+def warn(text: str) -> None:
+    """Print a warning."""
+    click.echo(f"worker: warning: {text}", err=True)
 
 
 def options_of(made: type, *parameters: Command) -> Callable[[Command], Command]:

@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.Abort:
         return INTERRUPTED
     except (WorkerError, ValueError, OSError) as error:
-        told = " ".join([str(error), *getattr(error, "__notes__", ())])
+        told = str(error)
     except redis.RedisError as error:
         told = f"Redis: {error}: {redis_advice(error)}".removesuffix(": ")
     click.echo(f"worker: {told}", err=True)

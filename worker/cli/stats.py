@@ -84,18 +84,13 @@ def _counts(queue: DelayQueue, flow: Flow | None) -> dict[str, Any]:
 
 def _count_cells(row: Mapping[str, Any]) -> Sequence[object]:
     """A queue's line in a table with `COUNTS`."""
+    upcoming = row["next_due_in_ms"]
     return (
         row["queue"] + "".join(f" ({row[why]})" for why in ("pause", "held") if why in row),
         *(row[name] for name in ("scheduled", "due", "due_within_minute", "leased", "dead")),
-        "now" if row["due"] else _in(row["next_due_in_ms"]),
+        "now" if row["due"] else None if upcoming is None else f"in {duration(upcoming)}",
         duration(row["oldest_due_age_ms"]) if row["due"] else None,
     )
-
-
-def _in(ms: int | None) -> str | None:
-    if ms is None:
-        return None
-    return f"in {duration(ms)}" if ms >= 0 else f"{duration(-ms)} ago"
 
 
 # -- workers -------------------------------------------------------------------------------

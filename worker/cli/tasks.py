@@ -8,13 +8,11 @@ from datetime import datetime
 import click
 
 from ..console import AS_JSON, DURATION, print_json, shown
-from ..errors import WorkerError
-from ..flow import Flow
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Cancelled, Scheduled
 from ..runtime import pauses
 from ..runtime.recurring import Recurring
-from .options import Chosen, FlowsNotNamed, NoSuchQueue, examples, of_flows, of_ids
+from .options import Chosen, examples, of_flows, of_ids, warn
 
 #: RFC 3339: with a time zone, and with or without a fraction of a second.
 TIME = click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"])
@@ -114,12 +112,12 @@ def pause(named: Chosen, *, as_json: bool, reason: str, by: str) -> None:
 
     If a flow's records keep the pause, it takes effect within a second, and holds whatever happens to Redis.
     """
-    for queue, flow in _told(named):
+    for queue, flow in named.queues_and_flows():
         kept = flow.pauses if flow else None
         who = by or (_user() if kept or reason else "")
         pauses.pause(queue, kept, reason=reason, by=who)
         if flow and flow.sweep and not kept:
-            _warn("the pause is in Redis only, and ends if Redis loses it: see Flow.pauses")
+            warn("the pause is in Redis only, and ends if Redis loses it: see Flow.pauses")
         _print_paused(queue, paused=True, as_json=as_json)
 
 
@@ -128,22 +126,9 @@ def pause(named: Chosen, *, as_json: bool, reason: str, by: str) -> None:
 @AS_JSON
 def resume(named: Chosen, *, as_json: bool) -> None:
     """End a pause."""
-    for queue, flow in _told(named):
+    for queue, flow in named.queues_and_flows():
         pauses.resume(queue, flow.pauses if flow else None)
         _print_paused(queue, paused=False, as_json=as_json)
-
-
-def _told(named: Chosen) -> list[tuple[DelayQueue, Flow | None]]:
-    """The queues and flows. Warns of a flow that cannot be loaded: it may keep its pauses elsewhere, too."""
-    found = named.queues_and_flows()
-    if found[0][1] is None:
-        try:
-            named.flows()
-        except (FlowsNotNamed, NoSuchQueue):
-            pass
-        except (WorkerError, ValueError) as error:
-            _warn(f"only Redis was told, because the flows could not be loaded: {error}")
-    return found
 
 
 def _print_paused(queue: DelayQueue, *, paused: bool, as_json: bool) -> None:
@@ -159,7 +144,3 @@ def _user() -> str:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):  # a container's user may have no name
         return socket.gethostname()
-
-
-def _warn(text: str) -> None:
-    click.echo(f"worker: warning: {text}", err=True)
