@@ -189,7 +189,7 @@ def test_a_wrong_password(private: Callable[..., redis.Redis]) -> None:
     port = admin.connection_pool.connection_kwargs["port"]
     with connect(f"redis://shop:wrong@127.0.0.1:{port}") as client:
         finding = found(client)["redis.answers"]
-    assert "refuses the login" in finding.summary
+    assert "AuthenticationError: invalid username-password pair" in finding.summary
     assert "wrong@" not in finding.summary
 
 

@@ -11,6 +11,7 @@ import redis
 from ..errors import described, fatal
 from ..findings import Finding, failure
 from ..flow import Flow
+from ..queue.advice import redis_advice
 from ..queue.delay_queue import DelayQueue
 from .flows import application_findings, flow_findings
 from .queues import queue_findings
@@ -62,8 +63,6 @@ def _outage(client: redis.Redis) -> Finding | None:
     """Why Redis cannot be examined; None if it answers."""
     try:
         client.ping()
-    except redis.AuthenticationError as error:
-        return failure("redis.answers", f"Redis refuses the login: {error}", "Check REDIS_URL.")
     except redis.exceptions.NoPermissionError:  # a refusal is an answer, too
         return None
     except redis.RedisError as error:
@@ -83,13 +82,8 @@ def _within(seconds: float, name: str, group: Callable[[], Iterable[Finding]]) -
     def run() -> None:
         try:
             found.extend(group())
-        except redis.exceptions.NoPermissionError as error:
-            advice = "Give this user +@all -@dangerous +info on the queue's keys: see the ACL in docker-compose.yml."
-            found.append(
-                failure("redis.refused", f"{name}: Redis refused a command: {error}", advice)
-            )
         except redis.RedisError as error:
-            advice = (
+            advice = redis_advice(error) or (
                 "See the server's log. WRONGTYPE means that another program uses the queue's keys."
             )
             found.append(failure("redis.failed", f"{name}: Redis: {described(error)}", advice))

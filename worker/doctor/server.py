@@ -5,14 +5,14 @@ from typing import Any
 
 import redis
 
-from ..findings import Finding, clock_finding, failure, ok, quantity, warning
+from ..findings import Finding, clock_finding, failure, ok, warning
 from ..queue.delay_queue import DelayQueue
 from ..queue.operator_side import may_evict
 
 #: The scripts need this version.
 OLDEST_VERSION = (6, 2)
-#: Memory in use that is worth a warning, as a fraction of ``maxmemory`` or, without a limit, of the machine's.
-NEARLY_FULL, HALF = 0.8, 0.5
+#: Memory in use that is worth a warning, as a fraction of ``maxmemory``.
+NEARLY_FULL = 0.8
 
 Info = Mapping[str, Any]
 
@@ -79,16 +79,12 @@ def _eviction(info: Info) -> Iterator[Finding]:
 def _memory(info: Info) -> Iterator[Finding]:
     limit = int(info.get("maxmemory") or 0)
     used = int(info.get("used_memory") or 0) - int(info.get("mem_not_counted_for_evict") or 0)
-    machine = int(info.get("total_system_memory") or 0)
     text = f"{_mb(used)} of {_mb(limit)} used" if limit else f"{_mb(used)} used, without a limit"
     if limit and used >= limit:
         advice = "It refuses new tasks; existing ones are still handled. Raise maxmemory, or purge dead letters."
         yield failure("redis.memory", f"full: {text}", advice)
     elif limit and used > NEARLY_FULL * limit:
         yield warning("redis.memory", text, "Raise maxmemory before it is full.")
-    elif not limit and machine and used > HALF * machine:
-        advice = "Set maxmemory: if the machine runs out of memory, the kernel kills the server."
-        yield warning("redis.memory", f"{text}; the machine has {_mb(machine)}", advice)
     else:
         yield ok("redis.memory", text)
 
@@ -96,31 +92,17 @@ def _memory(info: Info) -> Iterator[Finding]:
 def _persistence(info: Info) -> Iterator[Finding]:
     on_disk = {"aof_last_write_status": "writing the AOF", "rdb_last_bgsave_status": "saving"}
     failed = [what for name, what in on_disk.items() if info.get(name, "ok") != "ok"]
-    if info.get("loading"):
-        advice = "Wait until it has read the file."
-        yield failure("redis.persistence", "it is loading its data", advice)
-    elif failed:
+    if failed:
         advice = (
             "See its log: usually the disk is full. Until this is fixed it may refuse all writes."
         )
         yield failure("redis.persistence", f"{' and '.join(failed)} failed", advice)
     elif "aof_enabled" in info and not info["aof_enabled"]:
-        summary = (
-            f"appendonly is off: a crash loses everything since the last save, {_last_save(info)}"
-        )
+        summary = "appendonly is off: a crash loses everything since the last save"
         advice = "Set appendonly yes. A flow with a sweep restores what is lost; other flows lose it for good."
         yield warning("redis.persistence", summary, advice)
     else:
-        yield ok("redis.persistence", f"AOF on, last save {_last_save(info)}")
-
-
-def _last_save(info: Info) -> str:
-    at, changes = info.get("rdb_last_save_time"), info.get("rdb_changes_since_last_save")
-    now = info.get("server_time_usec")
-    if not at:
-        return "never"
-    ago = f"{int(now / 1_000_000 - at)} s ago" if now else "at an unknown time"
-    return f"{ago} ({quantity(int(changes or 0), 'change')} since)"
+        yield ok("redis.persistence", "AOF on")
 
 
 def _rights(client: redis.Redis, queue: DelayQueue) -> Finding:
@@ -139,9 +121,6 @@ def _rights(client: redis.Redis, queue: DelayQueue) -> Finding:
         )
     try:
         client.publish(queue.keys.channel, b"")
-        with client.pubsub() as pubsub:  # type: ignore[no-untyped-call]
-            pubsub.subscribe(queue.keys.channel)
-            pubsub.get_message(timeout=1.0)  # the answer to the subscription
     except redis.exceptions.NoPermissionError:
         summary = f"no permission for the channel {queue.keys.channel}: workers are not woken, so new tasks may start seconds late"
         return warning(check, summary, f"In its ACL, give this user &{pattern}.")
