@@ -252,7 +252,6 @@ def test_a_handlers_span_says_what_became_of_its_tasks() -> None:
     outcome, [span] = spans_of(lambda _: returned, tasks)
     assert outcome == returned
     assert status_of(span) == ("ERROR", "1 failed: RuntimeError: no such mail", ["exception"])
-    assert (span.attributes or {})["task.later_count"] == 1
 
     outcome, [span] = spans_of(lambda _: {"a": DeadLetter("never")}, tasks)
     assert status_of(span)[:2] == ("ERROR", "1 failed: never")
@@ -314,9 +313,7 @@ def imported(program: str = IMPORTS, **env: str) -> set[str]:
 def test_opentelemetry_is_imported_only_when_asked_for() -> None:
     assert imported() == {"False"}
     assert imported(OTEL_TRACES_EXPORTER="none") == {"False"}
-    asked = {"OTEL_TRACES_EXPORTER": "console"}
-    assert imported(**asked, OTEL_SDK_DISABLED="true") == {"False"}
-    assert imported(**asked) == {"True"}
+    assert imported(OTEL_TRACES_EXPORTER="console") == {"True"}
 
 
 def test_without_opentelemetry_everything_works_without_traces() -> None:

@@ -11,18 +11,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from ..errors import WorkerError
-from ..flow import (
-    DeadLetter,
-    Failed,
-    Flow,
-    Handler,
-    NoOp,
-    OneAtATime,
-    Outcome,
-    Reschedule,
-    Retry,
-    Task,
-)
+from ..flow import Failed, Flow, NoOp, Outcome, Reschedule, Retry, Task, one_at_a_time
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
@@ -39,8 +28,6 @@ class TracingUnavailable(WorkerError):
 
 def wanted(environ: Mapping[str, str]) -> list[str]:
     """The names of the exporters in OTEL_TRACES_EXPORTER; none if it is unset."""
-    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return []
     names = environ.get("OTEL_TRACES_EXPORTER", "").split(",")
     return [name for each in names if (name := each.strip()) not in ("", "none")]
 
@@ -56,7 +43,7 @@ def configure_tracing(environ: Mapping[str, str], service: str) -> bool:
         return False
     try:
         from opentelemetry import trace  # noqa: PLC0415  optional
-        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -67,10 +54,8 @@ def configure_tracing(environ: Mapping[str, str], service: str) -> bool:
         ) from error
     if isinstance(trace.get_tracer_provider(), TracerProvider):
         return True
-    named = "OTEL_SERVICE_NAME" in environ or "service.name=" in environ.get(
-        "OTEL_RESOURCE_ATTRIBUTES", ""
-    )
-    provider = TracerProvider(resource=Resource.create({} if named else {"service.name": service}))
+    named = OTELResourceDetector().detect()  # by the environment
+    provider = TracerProvider(resource=Resource.create({"service.name": service}).merge(named))
     for name in names:
         provider.add_span_processor(BatchSpanProcessor(_exporter(name, environ)))
     trace.set_tracer_provider(provider)
@@ -106,23 +91,19 @@ def traced(flow: Flow, provider: "TracerProvider | None" = None) -> Flow:
     def handler(tasks: Sequence[Task]) -> Mapping[str, Outcome] | None:
         with _span(tracer, flow.name, tasks) as span:
             outcomes = flow.handler(tasks)
-            _note(span, outcomes)
+            if isinstance(outcomes, Mapping):  # a handler may return anything
+                failed = [each for each in outcomes.values() if _is_failure(each)]
+                if failed:
+                    _fail(span, f"{len(failed)} failed: {failed[0]}", failed[0])
             return outcomes
 
+    def handle_one(task: Task) -> Outcome | None:
+        return (handler([task]) or {}).get(task.id)
+
     made = copy.copy(flow)  # not dataclasses.replace: a subclass may have another constructor
-    traced_handler = _TracedOneAtATime(handler) if flow.one_at_a_time else handler
+    traced_handler = one_at_a_time(handle_one) if flow.one_at_a_time else handler
     object.__setattr__(made, "handler", traced_handler)
     return made
-
-
-class _TracedOneAtATime(OneAtATime):
-    """Still a handler for one task at a time."""
-
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
-
-    def __call__(self, tasks: Sequence[Task]) -> dict[str, Outcome]:
-        return {**(self._handler(tasks) or {})}
 
 
 @contextmanager
@@ -148,33 +129,16 @@ def _span(tracer: Any, queue: str, tasks: Sequence[Task]) -> Iterator["Span"]:
         try:
             yield span
         except BaseException as error:
-            # Putting a task off is not an error.
-            if isinstance(error, Reschedule) or _is_uncounted(error):
-                span.set_attribute("task.outcome", "later")
-            elif not isinstance(error, NoOp):
+            if _is_failure(error):
                 _fail(span, str(error), error)
             raise
 
 
-def _note(span: "Span", outcomes: Any) -> None:
-    """Note in the span what became of the tasks that are not done. A handler may return anything."""
-    if not isinstance(outcomes, Mapping):
-        return
-    undone = [each for each in outcomes.values() if not isinstance(each, NoOp)]
-    failed = [
-        each
-        for each in undone
-        if isinstance(each, DeadLetter | Failed | Retry) and not _is_uncounted(each)
-    ]
-    if failed:
-        _fail(span, f"{len(failed)} failed: {failed[0]}", failed[0])
-    if later := len(undone) - len(failed):
-        span.set_attribute("task.later_count", later)
-
-
-def _is_uncounted(outcome: object) -> bool:
-    """Whether it is a retry that does not count as a failure."""
-    return isinstance(outcome, Retry) and not outcome.counted
+def _is_failure(outcome: object) -> bool:
+    """Whether a task has failed with this; it may only be put off."""
+    is_put_off = isinstance(outcome, Retry) and not outcome.counted
+    is_error = isinstance(outcome, BaseException) and not isinstance(outcome, NoOp | Reschedule)
+    return is_error and not is_put_off
 
 
 def _fail(span: "Span", why: str, error: BaseException) -> None:
