@@ -138,11 +138,6 @@ def _locked_row(clock: Clock) -> Callable[[], object]:
     return lambda: log(events.Retried("a", Task("a"), 50, Unavailable("locked")))
 
 
-def _hanging_probe(clock: Clock) -> Callable[[], object]:
-    log = EventLog(clock)
-    return lambda: log(events.Hangs("a", "probe", 10.0))
-
-
 def _readiness(clock: Clock) -> Callable[[], object]:
     check: Any = raising(errors.StorageUnavailable("gone"))
     client: Any = SimpleNamespace(ping=lambda: True)
@@ -169,7 +164,6 @@ OUTAGES: dict[str, Callable[[Clock], Callable[[], object]]] = {
     "changes not sent": _scheduler,
     "tasks left to the sweep": _outbox,
     "unavailable to this task": _locked_row,
-    "a call hangs": _hanging_probe,
     "not ready": _readiness,
     "storage unavailable": _requests,
 }

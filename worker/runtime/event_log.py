@@ -26,18 +26,18 @@ EVENTS: dict[type[events.Event], tuple[str, str]] = {
     events.FlowUp: ("info", "available"),
     events.Hangs: ("error", "a call hangs"),
 }
-#: What is emitted for each task, or each call, for as long as one thing is wrong.
-REPEATING = {"unavailable to this task", "a call hangs"}
 #: The names of the fields of each kind of event.
 FIELDS = {kind: [field.name for field in dataclasses.fields(kind)] for kind in EVENTS}
 
 
 class EventLog:
-    """Writes a line for each event that somebody may look for later; for what repeats in an outage, once a minute."""
+    """Writes a line for each event that somebody may look for later.
+
+    What is unavailable to single tasks may be so to many: it has a line once a minute for each queue.
+    """
 
     def __init__(self, clock: Clock) -> None:
-        #: By queue, text and, of what hangs, which call it is.
-        self._reminders = defaultdict[tuple[str, ...], Reminder](lambda: Reminder(clock))
+        self._unavailable = defaultdict[str, Reminder](lambda: Reminder(clock))
 
     def __call__(self, event: events.Event) -> None:
         if (line := EVENTS.get(type(event))) is None:
@@ -46,10 +46,9 @@ class EventLog:
         if isinstance(event, events.Handled) and event.without_redis:
             text = "handled without Redis"
         if isinstance(event, events.Retried) and event.error is not None:
+            if not self._unavailable[event.queue].is_due():
+                return
             level, text = "warning", "unavailable to this task"
-        about = event.queue, text, getattr(event, "what", "")
-        if text in REPEATING and not self._reminders[about].is_due():
-            return
         fields: dict[str, Any] = {}
         for name in FIELDS[type(event)]:
             fields |= _shown(name, getattr(event, name))
