@@ -1,15 +1,15 @@
 """``doctor``"""
 
 import dataclasses
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
 import click
 import redis
-from rich.table import Table
-from rich.text import Text
 
-from ..console import AS_JSON, print_json, shown, terminal
+from ..console import AS_JSON, print_json, shown
 from ..doctor import examine
 from ..errors import WorkerError, described
 from ..findings import Finding, Level, failure, quantity
@@ -17,7 +17,7 @@ from ..flow import Flow
 from .options import Chosen, FlowsNotNamed, NoSuchQueue, examples, of_flows
 
 STATUS = {Level.OK: 0, Level.WARNING: 1, Level.FAILURE: 2}
-STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "bold red"}
+COLORS = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "red"}
 
 
 @click.command(
@@ -78,20 +78,10 @@ def _findings(named: Chosen) -> Iterator[Finding]:
 
 
 def _print(finding: Finding) -> None:
-    """Print a finding, and what to do next below it."""
-    summary, advice = shown(finding.summary), shown(finding.advice)
-    if screen := terminal():
-        line = Table.grid(padding=(0, 1, 0, 0))
-        line.add_column(width=7, no_wrap=True)
-        line.add_column(width=18, no_wrap=True)
-        line.add_column(overflow="fold")
-        body = Text(summary)
-        if advice:
-            body.append(f"\n→ {advice}", style="italic")
-        name = Text(finding.check, style="dim")
-        line.add_row(Text(finding.level, style=STYLES[finding.level]), name, body)
-        screen.print(line)
-        return
-    click.echo(f"{finding.level:<8} {finding.check:<18} {summary}")
-    if advice:
-        click.echo(f"{'':<8} {'':<18} -> {advice}")
+    """Print a finding, and what to do next below it, folded to the width of a terminal."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    level = click.style(f"{finding.level:<8}", fg=COLORS[finding.level])
+    head, indent = f"{level} {finding.check:<18} ", " " * 28
+    click.echo(click.wrap_text(shown(finding.summary), width, head, indent))
+    if finding.advice:
+        click.echo(click.wrap_text(f"-> {shown(finding.advice)}", width, indent, indent))

@@ -1,5 +1,6 @@
 """The command line: run a worker, watch and repair its queues."""
 
+import os
 from collections.abc import Sequence
 
 import click
@@ -61,8 +62,9 @@ for command in (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
+    color = False if os.environ.get("NO_COLOR") else None  # https://no-color.org
     try:
-        return int(cli.main(argv, standalone_mode=False) or 0)
+        return int(cli.main(argv, standalone_mode=False, color=color) or 0)
     except click.ClickException as error:
         error.show()
         return error.exit_code
