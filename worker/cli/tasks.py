@@ -3,6 +3,7 @@
 import getpass
 import os
 import socket
+from contextlib import suppress
 from datetime import datetime
 
 import click
@@ -14,8 +15,17 @@ from ..runtime import pauses
 from ..runtime.recurring import Recurring
 from .options import Chosen, examples, of_flows, of_ids, warn
 
-#: RFC 3339: with a time zone, and with or without a fraction of a second.
-TIME = click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"])
+
+def moment(_context: object, _parameter: object, text: str | None) -> datetime | None:
+    """A time of ISO 8601 with a time zone."""
+    if text is None:
+        return None
+    with suppress(ValueError):
+        if (at := datetime.fromisoformat(text)).tzinfo:
+            return at
+    raise click.BadParameter(
+        f"{text!r} is not a time with a time zone, such as 2026-11-22T02:00:00+01:00"
+    )
 
 
 @click.command(
@@ -32,7 +42,7 @@ TIME = click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"])
 @click.option(
     "--at",
     "due_at",
-    type=TIME,
+    callback=moment,
     metavar="TIME",
     help="with a time zone: 2026-11-22T09:00:00+01:00",
 )
