@@ -60,9 +60,8 @@ def flow(post: Records) -> Flow:
 
 
 def write(connection: sa.Connection, post: Records, letter: dict[str, str], days: float) -> None:
-    """Keep a letter, to be sent after so many days."""
+    """Keep a letter, to be sent after so many days. The sweep gives it to Redis in time."""
     connection.execute(letters.insert().values(**letter, send_at=post.after(86_400 * days)))
-    post.schedule(connection, letter["id"])  # once the transaction has committed
 
 
 def play(redis_url: str) -> None:
@@ -76,6 +75,6 @@ def play(redis_url: str) -> None:
             for name, days in (("soon", 1 / 86_400), ("late", 3650)):
                 letter = {"id": name, "recipient": "me@example.org", "text": "Dear me, ..."}
                 write(connection, post, letter, days)
+        post.queue.schedule("soon", delay_ms=1000)
         with working(redis_url, flow(post)):
-            # Redis gets a letter when less than a year is left.
             wait_until_empty(DelayQueue(connect(redis_url), "letters"))

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from flask import Flask, abort, request
 
 from examples.stage import scratch_database, wait_until_empty, working
-from worker import DelayQueue, Flow, connect
+from worker import BatchScheduler, DelayQueue, Flow, connect
 from worker.records import Records
 
 metadata = sa.MetaData()
@@ -53,6 +53,7 @@ def create_app(engine: sa.Engine | None = None, hold_seconds: float = 600) -> Fl
     engine = engine or sa.create_engine(os.environ["DATABASE_URL"])
     metadata.create_all(engine)  # a service has migrations: `make new` writes the first
     records = holds(engine)
+    scheduler = BatchScheduler(records.queue)  # in the background: no request waits for Redis
 
     def change(seat: str, condition: sa.ColumnElement[bool], **values: object) -> dict[str, object]:
         """One UPDATE decides; 409 if somebody else, or the worker, was first."""
@@ -60,13 +61,16 @@ def create_app(engine: sa.Engine | None = None, hold_seconds: float = 600) -> Fl
             changed = seats.update().where(seats.c.id == seat, condition).values(values)
             if connection.execute(changed).rowcount == 0:
                 abort(409)
-            records.schedule(connection, seat)  # after the commit, if the seat is held then
         return {"seat": seat, "status": values["status"]}
 
     @app.post("/seats/<seat>/hold")
     def hold(seat: str) -> dict[str, object]:
         until = records.after(hold_seconds)
-        return change(seat, free, status="held", held_by=request.args["by"], held_until=until)
+        done = change(seat, free, status="held", held_by=request.args["by"], held_until=until)
+        scheduler.schedule(
+            seat, delay_ms=1000 * hold_seconds
+        )  # if it is lost, the sweep finds the seat
+        return done
 
     @app.post("/seats/<seat>/pay")
     def pay(seat: str) -> dict[str, object]:

@@ -13,7 +13,7 @@ from devtools import processes
 from devtools.processes import ROOT, Process, wait_until
 from examples import seat_reservation
 from examples.seat_reservation import seats
-from worker import DelayQueue, connect
+from worker import DelayQueue, Due, connect
 
 EXAMPLE = ROOT / "examples" / "seat_reservation.py"
 
@@ -80,8 +80,10 @@ class Theatre:
                 row,
                 [{"seat": seat, "seconds": first_seconds + n * step} for n, seat in enumerate(ids)],
             )
-            if scheduled:
-                self.holds.schedule(connection, *ids)
+        if scheduled:
+            self.queue.schedule_many(
+                Due(seat, 1000 * (first_seconds + n * step)) for n, seat in enumerate(ids)
+            )
         return ids
 
     def door(self, hold_seconds: float = 600) -> FlaskClient:

@@ -71,7 +71,7 @@ BUGS = {
         "table.c.id == each, PENDING",
         "table.c.id == each",
     ),
-    "a request waits for Redis": ("models.py", "scheduler=BatchScheduler(queue),", ""),
+    "a request waits for Redis": ("app.py", "BatchScheduler(timed.queue)", "timed.queue"),
     "a table that no migration makes": ("models.py", "sa.String(9)", "sa.String(10)"),
 }
 

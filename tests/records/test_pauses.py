@@ -84,7 +84,7 @@ def test_a_pause_is_begun_and_ended_without_redis(hall: Hall, command: Command) 
 def test_who_paused_and_why_is_shown(hall: Hall, command: Command) -> None:
     hall.add("A1", seconds=-60)
     command("pause", "--reason", "a restore", "--by", "anna")
-    queue = hall.records._queue
+    queue = hall.records.queue
     queue.schedule("A1", delay_ms=-60_000)
     assert "paused by anna since" in command("stats")
     found = {each.check: each for each in examine(queue._redis, [hall.flow])}
@@ -119,7 +119,7 @@ def test_a_pause_in_redis_only_warns(command: Command) -> None:
 
 def test_a_worker_takes_up_a_queue_soon_after_its_pause(hall: Hall, valkey: Valkey) -> None:
     """Redis has forgotten everything: only the table tells, and then tells no more."""
-    queue: DelayQueue = hall.records._queue
+    queue: DelayQueue = hall.records.queue
     hall.add("A1")
     assert hall.flow.pauses is not None
     hall.flow.pauses.begin("why", "anna")

@@ -15,17 +15,13 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-import redis
 import sqlalchemy as sa
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
     Session,
     mapped_column,
-    scoped_session,
-    sessionmaker,
 )
-from structlog.testing import capture_logs
 
 from devtools.postgres import Postgres
 from devtools.processes import ROOT, wait_until
@@ -39,7 +35,7 @@ from tests.kit.races import duels, together
 from tests.kit.reads import watched
 from tests.kit.theatre import EXAMPLE, Theatre, theatre
 from tests.kit.workers import frozen
-from worker import DeadLetter, DelayQueue, NoOp, Retry, Task, Unavailable, connect
+from worker import DeadLetter, NoOp, Retry, Task, Unavailable, connect
 from worker.records import CONFLICT_RETRIES, Records, TablePauses, pauses_table
 
 KINDS = pytest.mark.parametrize("kind", [Hall, Deciding])
@@ -99,6 +95,7 @@ def test_a_seat_is_free_again_after_ten_minutes_and_not_before(house: Theatre) -
         connection.execute(seats.insert().values(id="A1"))
     began_ms = round(time.time() * 1000)
     assert house.door().post("/seats/A1/hold?by=ada").status_code == 200
+    wait_until(lambda: house.queue.stats().scheduled, "it to be scheduled, in the background")
     assert house.queue.claim(9, 1000, now_ms=began_ms + 599_000).tasks == []
     [task] = house.queue.claim(9, 1000, now_ms=began_ms + 660_000).tasks
     handler = house.holds.flow().handler
@@ -407,151 +404,6 @@ def test_overlapping_batches_free_each_seat_once(house: Theatre) -> None:
     assert sorted(seat for seat, _ in house.freed()) == sorted(ids)
 
 
-# -- scheduling after a commit -------------------------------------------------------------
-
-
-@pytest.fixture
-def queue(redis_client: redis.Redis) -> DelayQueue:
-    return DelayQueue(redis_client, "seat-holds")
-
-
-@pytest.fixture
-def booked(engine: sa.Engine, queue: DelayQueue) -> Hall:
-    """A hall whose queue answers, with three seats that are held for a minute."""
-    hall = Hall(engine, queue=queue)
-    hall.add("A1", "A2", "A3", seconds=60)
-    return hall
-
-
-def scheduled(queue: DelayQueue) -> set[str]:
-    found: Any = queue._redis.zrange(queue.keys.scheduled, 0, -1)
-    return {task_id.decode() for task_id in found}
-
-
-def test_records_are_scheduled_once_they_are_committed(booked: Hall, queue: DelayQueue) -> None:
-    with booked.engine.begin() as connection:
-        booked.records.schedule(connection, "A1", "A2", "absent")
-        booked.records.schedule(connection, "A1")
-        assert scheduled(queue) == set()
-    assert scheduled(queue) == {"A1", "A2"}
-    next_due_in_ms = queue.stats().next_due_in_ms
-    assert next_due_in_ms is not None
-    assert 55_000 < next_due_in_ms <= 60_000
-    queue.destroy()
-    with booked.engine.begin() as connection:  # nothing is left over for the next transaction
-        connection.execute(sa.select(booked.seats))
-    assert scheduled(queue) == set()
-
-
-def test_records_that_are_rolled_back_are_not_scheduled(booked: Hall, queue: DelayQueue) -> None:
-    with booked.engine.connect() as connection:
-        booked.records.schedule(connection, "A1")
-        connection.rollback()
-        booked.records.schedule(connection, "A2")
-        connection.commit()
-        booked.records.schedule(connection, "A3")
-    with booked.engine.begin() as connection:
-        connection.execute(sa.select(booked.seats))
-    assert scheduled(queue) == {"A2"}
-
-
-def test_a_session_schedules_what_it_has_not_flushed_yet(booked: Hall, queue: DelayQueue) -> None:
-    class Base(DeclarativeBase):
-        pass
-
-    class Seat(Base):
-        __table__ = booked.seats
-
-    with Session(booked.engine) as session:
-        session.add(Seat(id="B1", status="held", held_until=booked.records.after(60)))
-        booked.records.schedule(session, "B1")
-        assert scheduled(queue) == set()
-        session.commit()
-        booked.records.schedule(session, "A1")
-        session.rollback()
-    assert scheduled(queue) == {"B1"}
-
-
-def test_a_scoped_session_is_a_session(booked: Hall, queue: DelayQueue) -> None:
-    session = scoped_session(sessionmaker(booked.engine))
-    booked.records.schedule(session, "A1")
-    session.commit()
-    session.remove()
-    assert scheduled(queue) == {"A1"}
-
-
-def test_a_commit_that_the_database_refuses_schedules_nothing(
-    booked: Hall, queue: DelayQueue
-) -> None:
-    """A deferred constraint is checked by the COMMIT itself."""
-    with booked.engine.connect() as connection:
-        connection.exec_driver_sql(
-            "CREATE TABLE tickets (seat TEXT REFERENCES seats (id) DEFERRABLE INITIALLY DEFERRED)"
-        )
-        connection.commit()
-        connection.exec_driver_sql("INSERT INTO tickets VALUES ('no such seat')")
-        booked.records.schedule(connection, "A1")
-        with pytest.raises(sa.exc.IntegrityError):
-            connection.commit()
-    assert scheduled(queue) == set()
-
-
-@pytest.mark.clock
-def test_a_silent_redis_neither_fails_a_commit_nor_holds_it_up(
-    engine: sa.Engine, tmp_path: Path
-) -> None:
-    server = Valkey(tmp_path / "valkey", "--save", "").start()
-    try:
-        hall = Hall(engine, queue=queue_of(server.url))
-        hall.add(*map(str, range(2000)), seconds=60)
-        assert server.process is not None
-        server.process.signal(signal.SIGSTOP)
-        with capture_logs() as logs, engine.connect() as connection:
-            connection.execute(hall.seats.update().values(status="held"))
-            hall.records.schedule(connection, *map(str, range(2000)))
-            began = time.monotonic()
-            connection.commit()
-            assert time.monotonic() - began <= bound(2)
-        assert [(each["event"], each["tasks"]) for each in logs] == [
-            ("tasks left to the sweep", 2000)
-        ]
-        assert len(hall.sweep(0, 120)) == 2000
-    finally:
-        server.stop()
-
-
-def test_a_record_whose_task_is_a_dead_letter_is_logged(booked: Hall, queue: DelayQueue) -> None:
-    queue.schedule("A1", 1)
-    queue.dead_letter([(queue.claim(1, 1000).tasks[0], "broken", None)])
-    with capture_logs() as logs, booked.engine.begin() as connection:
-        booked.records.schedule(connection, "A1", "A2")
-    [entry] = logs
-    assert (entry["event"], entry["ids"], entry["all"]) == ("dead letters stay", ["A1"], 1)
-    assert scheduled(queue) == {"A2"}
-
-
-def test_what_has_no_id_yet_is_not_scheduled(booked: Hall) -> None:
-    with booked.engine.begin() as connection, pytest.raises(TypeError, match="flush"):
-        booked.records.schedule(connection, "A1", None)
-
-
-def test_another_scheduler_gets_each_task(engine: sa.Engine) -> None:
-    class Recording:
-        def __init__(self) -> None:
-            self.tasks: dict[str, float] = {}
-
-        def schedule(self, task_id: str, *, delay_ms: float) -> None:
-            self.tasks[task_id] = delay_ms
-
-    scheduler = Recording()
-    hall = Hall(engine, scheduler=scheduler)
-    hall.add("A1", "A2", seconds=60)
-    with engine.begin() as connection:
-        hall.records.schedule(connection, "A1", "A2")
-    assert scheduler.tasks.keys() == {"A1", "A2"}
-    assert all(55_000 < delay_ms <= 60_000 for delay_ms in scheduler.tasks.values())
-
-
 # -- engines -------------------------------------------------------------------------------
 
 
@@ -851,11 +703,3 @@ def test_the_sweep_names_what_is_pending_as_the_index_does(hall: Hall) -> None:
     with watched(hall.engine) as reads:
         hall.sweep()
     assert [read for read in reads if "status = 'held'" in read.statement]
-
-
-def test_scheduling_needs_no_statistics(cold_and_analysed: tuple[Hall, Hall]) -> None:
-    def use(hall: Hall) -> None:
-        with hall.engine.connect() as connection:
-            hall.records.schedule(connection, *(UUID(due.id) for due in hall.sweep(0, 600)))
-
-    assert_alike(cold_and_analysed, use, 600)

@@ -1,7 +1,7 @@
 """What lasts is logged when it begins and then once a minute, however often the engine meets it."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +14,8 @@ from orders import errors
 from orders import wiring as bootstrap
 from orders.http import problems
 from tests.kit.engine import Clock, ClockedQueue, Refusing, shared_by, station_of
-from worker import BatchScheduler, Due, Flow, Task, Unavailable, events
+from worker import BatchScheduler, Flow, Task, Unavailable, events
 from worker.log import Reminder
-from worker.records import outbox
 from worker.runtime.event_log import EventLog
 from worker.runtime.isolation import BatchResult
 from worker.runtime.pauses import PauseWatch
@@ -125,14 +124,6 @@ def _scheduler(clock: Clock) -> Callable[[], object]:
     return lambda: scheduler._send({"a": None})
 
 
-def _outbox(clock: Clock) -> Callable[[], object]:
-    def send(_: Sequence[Due]) -> None:
-        raise SILENT
-
-    failure = Reminder(clock)
-    return lambda: outbox._send([outbox.OutboxTask(send, "a", 0.0)], failure)
-
-
 def _locked_row(clock: Clock) -> Callable[[], object]:
     log = EventLog(clock)
     return lambda: log(events.Retried("a", Task("a"), 50, Unavailable("locked")))
@@ -162,7 +153,6 @@ OUTAGES: dict[str, Callable[[Clock], Callable[[], object]]] = {
     "sweep failed": _sweep(ValueError("a bug")),
     "tick failed": _ticks,
     "changes not sent": _scheduler,
-    "tasks left to the sweep": _outbox,
     "unavailable to this task": _locked_row,
     "not ready": _readiness,
     "storage unavailable": _requests,

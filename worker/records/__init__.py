@@ -1,4 +1,4 @@
-"""A SQL table as a flow's truth: its sweep, its probe, its handler, and scheduling after a commit.
+"""A SQL table as a flow's truth: its sweep, its probe and its handler.
 
 A record is a row with an id, a time at which it is due, and a condition that says whether it is still
 pending. `Records` turns such a table into a flow::
@@ -14,10 +14,11 @@ pending. `Records` turns such a table into a flow::
         handle=release,
         queue=DelayQueue(client, "seat-holds"),
     )
+    scheduler = BatchScheduler(holds.queue)  # in the background: nobody waits for Redis
 
     with engine.begin() as connection:
         connection.execute(seats.insert().values(id="A1", held_until=holds.after(600)))
-        holds.schedule(connection, "A1")
+    scheduler.schedule("A1", delay_ms=600_000)  # after the commit; if this is lost, the sweep finds the row
 
 A record's id, as text, is its task's id. This is the only part of this package that needs SQLAlchemy.
 """

@@ -1,10 +1,9 @@
 """The records of a table that wait for a time, as a flow: its sweep, its probe and its handler."""
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack
+from typing import Any, Literal, Unpack
 
 import sqlalchemy as sa
 
@@ -23,17 +22,11 @@ from ..flow import (
     Retry,
     Task,
 )
-from ..log import log
 from ..queue.delay_queue import DelayQueue
-from ..queue.replies import Scheduled
-from . import outbox
 from .outages import retried
 from .pauses import TablePauses
 from .statements import RecordStatements
 from .transactions import Transactions
-
-if TYPE_CHECKING:  # importing it takes a tenth of a process's start
-    from sqlalchemy.orm import Session, scoped_session
 
 #: A table's, or an attribute of a mapped class.
 Column = sa.SQLColumnExpression[Any]
@@ -43,12 +36,6 @@ HandleRecords = Callable[[sa.Connection, Sequence[Any]], object]
 #: a mapping from record ids to tasks, and returns one from the ids that it left to when to look again, in ms, or
 #: to an outcome.
 DecideRecords = Callable[[sa.Connection, Mapping[Any, Task]], Mapping[Any, float | Outcome] | None]
-
-
-class TaskScheduler(Protocol):
-    """Schedules a task after a delay in ms, such as a `BatchScheduler`, which does so in the background."""
-
-    def schedule(self, task_id: str, *, delay_ms: float) -> object: ...
 
 
 class FlowSettings(CommonSettings, total=False):
@@ -83,7 +70,6 @@ class Records:
         handle: HandleRecords | None = None,
         decide: DecideRecords | None = None,
         queue: DelayQueue,
-        scheduler: TaskScheduler | None = None,
         timeout_seconds: float = 10.0,
         pauses: sa.Table | None = None,
     ) -> None:
@@ -106,9 +92,8 @@ class Records:
         mapping from id to the milliseconds until to look again (0 or less for a record that is locked), or to an
         outcome, such as `NoOp` for one that is not pending. The database's own timeouts apply to it.
 
-        ``scheduler`` schedules instead of the queue, for instance in the background. ``timeout_seconds`` is
-        how long one transaction may take: a longer one counts as an outage, unless it was the handler that did something
-        else meanwhile, which fails the task. ``pauses`` is a table in the same
+        ``timeout_seconds`` is how long one transaction may take: a longer one counts as an outage, unless it was the
+        handler that did something else meanwhile, which fails the task. ``pauses`` is a table in the same
         database, such as `pauses_table` makes: with it a pause of the queue holds whatever happens to Redis.
 
         Raises TypeError for a column of another type, and ValueError for another database, or unless there is
@@ -117,8 +102,8 @@ class Records:
         self._engine = engine
         self._id, self._due = _column(id), _column(due)
         self._pending = pending
-        self._queue = queue
-        self._scheduler = scheduler
+        #: Schedule a record on it once it is committed. What Redis never heard of, the sweep finds.
+        self.queue = queue
         self._transactions = Transactions(engine, timeout_seconds)
         self._pauses = None if pauses is None else TablePauses(engine, pauses, queue.name)
         self._statements = RecordStatements(self._id, self._due, pending)
@@ -129,7 +114,6 @@ class Records:
             self._handle_batch = partial(self._decided, decide)
         else:
             raise ValueError("records need either handle or decide")
-        outbox.hook(engine.dialect)
 
     def index(self, name: str | None = None) -> sa.Index:
         """The index that the sweep reads, on due and id of pending records. It is added to the table's metadata.
@@ -153,7 +137,7 @@ class Records:
         # Several workers may get a record at once: the lock on its row decides.
         settings.setdefault("without_redis", "handle")
         return Flow(
-            name=self._queue.name,
+            name=self.queue.name,
             handler=self._handle_tasks,
             sweep=partial(self._sweep, page_size),
             probe=partial(self._probe, probe),
@@ -172,46 +156,6 @@ class Records:
             seconds = sa.literal(seconds, sa.Double)
         start = None if since is None else _column(since)
         return sa.type_coerce(self._statements.after(seconds, start), self._due.type)
-
-    def schedule(
-        self, connection: "sa.Connection | Session | scoped_session[Any]", *ids: Any
-    ) -> None:
-        """Schedule these records once the transaction of the connection or session has committed.
-
-        After a rollback nothing is sent; after one to a savepoint tasks are, and a task whose record is not
-        waiting does nothing. In autocommit mode, too, tasks are sent on ``commit()``; without it they are left
-        to the sweep. Call it after writing the records, because it reads when they are due. The commit waits
-        for Redis up to the client's timeout, and succeeds in any case: tasks that Redis did not take are
-        logged, and the sweep restores them. If a record's task is a dead letter, that is logged, too: it is not
-        handled until the letter is requeued or purged.
-
-        Raises TypeError and ValueError for an invalid id.
-        """
-        if not isinstance(connection, sa.Connection):
-            connection.flush()
-            connection = connection.connection(bind_arguments={"clause": self._id.table})
-        if None in ids:
-            raise TypeError(
-                "None is not an id: if the database generates it, flush the record before you schedule it"
-            )
-        ids_in_sql = [self._statements.parse(str(each)) for each in ids]
-        found = connection.execute(self._statements.look, {"ids": ids_in_sql})
-        read_at = time.monotonic()
-        outbox.add(
-            connection,
-            (outbox.OutboxTask(self._send, str(row.key), read_at + row.ms / 1000) for row in found),
-        )
-
-    def _send(self, tasks: Sequence[Due]) -> None:
-        if self._scheduler is None:
-            answers = zip(tasks, self._queue.schedule_many(tasks), strict=True)
-            if dead := [task.id for task, answer in answers if answer is Scheduled.DEAD]:
-                log.warning(
-                    "dead letters stay", queue=self._queue.name, ids=dead[:5], all=len(dead)
-                )
-            return
-        for task in tasks:
-            self._scheduler.schedule(task.id, delay_ms=task.delay_ms)
 
     # -- the flow --------------------------------------------------------------------------
 
