@@ -47,8 +47,6 @@ def configure_tracing(environ: Mapping[str, str], service: str) -> bool:
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("opentelemetry"):
-            raise
         raise TracingUnavailable(
             "OTEL_TRACES_EXPORTER needs opentelemetry-sdk, which is not installed: pip install opentelemetry-sdk"
         ) from error
