@@ -228,34 +228,27 @@ class Metrics(Collector):
         yield from self._depths({flow.queue for flow in flows if flow.paused})
 
     def _depths(self, paused: set[str]) -> Iterator[Metric]:
-        read = self._look()
-        yield _gauge(
-            "worker_queue_readable",
-            "Whether Redis answered when the queue was looked at for these metrics.",
-            {queue: found is not None for queue, found in read.items()},
-        )
-        known = {queue: found for queue, found in read.items() if found is not None}
-        for name, (text, place, unit) in DEPTHS.items():
-            values = {queue: getattr(stats, place) / unit for queue, (stats, _) in known.items()}
-            if place == "paused":
-                values |= dict.fromkeys(paused & values.keys(), 1.0)
-            yield _gauge(f"worker_queue_{name}", text, values)
-        yield _gauge(
-            "worker_queue_live_workers",
-            "Workers that reported to the queue within the last 45 seconds.",
-            {queue: workers for queue, (_, workers) in known.items()},
-        )
-
-    def _look(self) -> dict[str, tuple[Stats, int] | None]:
-        """The depths and the number of live workers; None for a queue that could not be read."""
-        found: dict[str, tuple[Stats, int] | None] = {queue.name: None for queue in self._queues}
+        known: dict[str, tuple[Stats, int]] = {}
         # A silent server costs one timeout, not one for each queue.
         with suppress(redis.RedisError):
             for queue in self._queues:
                 stats = queue.stats()
-                live = [each for each in queue.workers() if not each.silent]
-                found[queue.name] = stats, len(live)
-        return found
+                known[queue.name] = stats, sum(not each.silent for each in queue.workers())
+        yield _gauge(
+            "worker_queue_readable",
+            "Whether Redis answered when the queue was looked at for these metrics.",
+            {queue.name: queue.name in known for queue in self._queues},
+        )
+        for gauge, (text, place, unit) in DEPTHS.items():
+            values = {name: getattr(found, place) / unit for name, (found, _) in known.items()}
+            if place == "paused":
+                values |= dict.fromkeys(paused & values.keys(), 1.0)
+            yield _gauge(f"worker_queue_{gauge}", text, values)
+        yield _gauge(
+            "worker_queue_live_workers",
+            "Workers that reported to the queue within the last 45 seconds.",
+            {name: workers for name, (_, workers) in known.items()},
+        )
 
 
 def _gauge(name: str, text: str, values: Mapping[str, Any]) -> Metric:
