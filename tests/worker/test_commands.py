@@ -333,28 +333,30 @@ def test_a_pause_says_what_is_paused(command: Command) -> None:
     ids=" ".join,
 )
 @pytest.mark.usefixtures("project")
-def test_a_queue_that_does_not_exist_is_refused_with_the_names_of_those_that_do(
+def test_a_queue_that_does_not_exist_is_refused_with_the_names_of_the_flows(
     words: list[str],
     redis_client: redis.Redis,
     valkey: Valkey,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     DelayQueue(redis_client, "emails").schedule("a", delay_ms=60_000)
-    redis_client.set("{another}:program", "")
     command = [*words, "--redis-url", valkey.url, "--queue"]
     assert main([*command, "opreated"]) == 1
     assert capsys.readouterr() == (
         "",
-        "worker: no queue 'opreated': there are emails, operated. For a new one pass --new\n",
+        (
+            "worker: no queue 'opreated' in Redis: for a new one pass --new "
+            "(no queue 'opreated': the flows have operated. For other flows pass --flows)\n"
+        ),
     )
-    assert redis_client.dbsize() == 2
+    assert redis_client.dbsize() == 1
     for known in (["operated"], ["emails"], ["opreated", "--new"]):
         main([*command, *known])
         assert "no queue" not in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("redis_client")
-def test_where_nobody_has_a_queue_there_is_none(
+def test_a_queue_that_does_not_exist_is_refused_without_flows(
     valkey: Valkey,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -362,7 +364,7 @@ def test_where_nobody_has_a_queue_there_is_none(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["stats", "--redis-url", valkey.url, "--queue", "q"]) == 1
-    assert "no queue 'q': there is none" in capsys.readouterr().err
+    assert "no queue 'q' in Redis: for a new one pass --new" in capsys.readouterr().err
 
 
 # -- recurring flows -----------------------------------------------------------------------

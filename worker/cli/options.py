@@ -1,7 +1,7 @@
 """The options that commands share: which flows and queues they are about."""
 
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import cleandoc
@@ -16,7 +16,6 @@ from ..errors import FlowNotFound, WorkerError
 from ..flow import Flow
 from ..queue.connection import connect
 from ..queue.delay_queue import DelayQueue
-from ..queue.keys import queue_names
 from .factory import made
 
 Command = Callable[..., Any]
@@ -27,12 +26,7 @@ class FlowsNotNamed(FlowNotFound):
 
 
 class NoSuchQueue(ValueError):
-    """The flows do not have the queue that is named."""
-
-    def __init__(self, message: str, known: Iterable[str]) -> None:
-        super().__init__(message)
-        #: The queues that there are.
-        self.known = tuple(known)
+    """There is no queue of the name that is given."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +52,9 @@ class Chosen:
         found = made(self.target or _configured())
         selected = [flow for flow in found if self.queue in (None, flow.name)]
         if not selected:
-            names = [flow.name for flow in found]
+            names = ", ".join(flow.name for flow in found)
             raise NoSuchQueue(
-                f"no queue {self.queue!r}: the flows have {', '.join(names)}. For other flows pass --flows",
-                names,
+                f"no queue {self.queue!r}: the flows have {names}. For other flows pass --flows"
             )
         return selected
 
@@ -81,10 +74,8 @@ class Chosen:
             reason = error
         queue = DelayQueue(client, self.queue)
         if not (self.new or queue.exists()):
-            known = {*queue_names(client), *getattr(reason, "known", ())}
-            names = f"there are {', '.join(sorted(known))}" if known else "there is none"
-            message = f"no queue {self.queue!r}: {names}. For a new one pass --new"
-            raise NoSuchQueue(message, known) from reason
+            message = f"no queue {self.queue!r} in Redis: for a new one pass --new ({reason})"
+            raise NoSuchQueue(message) from reason
         if not isinstance(reason, FlowsNotNamed | NoSuchQueue):
             warn(f"{self.queue} is treated as a queue without a flow: {reason}")
         return [(queue, None)]

@@ -20,10 +20,6 @@ They share one hash tag, so that a cluster keeps them together::
     {name}:wake         channel a message when something is due earlier than before: in how many us
 """
 
-from collections.abc import Iterator
-
-import redis
-
 from .scripts import ScriptFile
 
 
@@ -51,12 +47,3 @@ class Keys:
     def stored(self) -> list[str]:
         """All but the wake channel, which is not a key."""
         return [key for key in vars(self).values() if key != self.channel]
-
-
-def queue_names(client: redis.Redis) -> Iterator[str]:
-    """The names of the queues that this Redis has something of. Reads the names of all keys."""
-    for raw in client.scan_iter("{*}:*", count=1000):
-        key = raw.decode(errors="replace")
-        name = key[1:].rpartition("}:")[0]
-        if key in Keys(name).stored():
-            yield name
