@@ -105,13 +105,10 @@ def _overdue(name: str, sample: Sequence[Due], queue: DelayQueue | None) -> Find
     """Whether nobody attends to what is overdue: no worker holds it, it is not put off, and not dead."""
     late = {due.id: due.delay_ms for due in sample if due.delay_ms <= 0}
     found = queue.look_up_many(sorted(late, key=lambda each: late[each])) if queue else {}
-    lost = {*queue.restore(sample, look_only=True).lost} if queue and sample else set()
     later = {each: state for each, state in found.items() if state.in_ms and state.in_ms > 0}
     dead = {each for each, state in found.items() if state.place is Place.DEAD}
-    waiting = late.keys() - dead - (later.keys() - lost)
-    put_off = [
-        each for each in later if later[each].place is Place.SCHEDULED and each not in waiting
-    ]
+    waiting = late.keys() - dead - later.keys()
+    put_off = [each for each in later if later[each].place is Place.SCHEDULED]
     failing = [each for each in put_off if later[each].error]
     such = next(iter([*failing, *put_off]), "")
     said = f"{len(put_off)} put off, such as {such}: {later[such]}" if such else ""
@@ -130,13 +127,13 @@ def _overdue(name: str, sample: Sequence[Due], queue: DelayQueue | None) -> Find
 
 def _lost_tasks(flow: Flow, sample: Callable[[], list[Due]], queue: DelayQueue) -> Finding:
     """Whether Redis has the tasks that are due next by the records, as far ahead as the sweep looks."""
-    page = sample()
+    page = {due.id for due in sample()}
     soon = f"{quantity(len(page), 'task')} due within {2 * flow.lookahead_seconds:g} s"
-    lost = {*queue.restore(page, look_only=True).lost} if page else set()
+    lost = page - queue.look_up_many(page).keys()
     if lost:  # some may be done by now, or may only just have been created
         time.sleep(SETTLE_SECONDS)
-        again = [due for due in sample() if due.id in lost]
-        lost = {*queue.restore(again, look_only=True).lost} if again else set()
+        again = lost & {due.id for due in sample()}
+        lost = again - queue.look_up_many(again).keys()
     if not lost:
         return ok("flow.tasks", f"{flow.name}: Redis has lost none of {soon}")
     return warning(
