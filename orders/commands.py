@@ -14,7 +14,7 @@ from orders.errors import OrderError
 from orders.http.auth import services
 from orders.http.schemas.stock import StockChangeIn
 from orders.http.schemas.types import SKU
-from worker.console import AS_JSON, DURATION, print_plain_table
+from worker.console import AS_JSON, DURATION, print_table
 
 #: The length of the column.
 MAX_NAME = 100
@@ -70,7 +70,7 @@ def print_list(
 ) -> None:
     """Print a table, or each as the schema has it; ``heads`` are separated by two spaces."""
     if not as_json:
-        print_plain_table(heads.split("  "), map(row, found))
+        print_table(heads.split("  "), map(row, found))
         return
     of = TypeAdapter(schema)
     for each in found:
@@ -108,7 +108,7 @@ def create_key(name: str, scopes: tuple[str, ...], days: int | None, label: str 
 def list_keys(name: str | None, *, as_json: bool) -> None:
     """List the keys of the client NAME, or of all clients."""
     check_client(name)
-    heads = "ID  CLIENT  LABEL  SCOPES  CREATED  LAST USED  EXPIRES"
+    heads = "id  client  label  scopes  created  last used  expires"
     print_list(services().clients.list_keys(name), ApiKey, heads, _key_row, as_json=as_json)
 
 

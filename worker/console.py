@@ -65,12 +65,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     """Print a table: with lines and folded to the width of a terminal, elsewhere as plain text."""
     if screen := terminal():
         screen.print(table(columns, [*rows]))
-    else:
-        print_plain_table([column.upper() for column in columns], rows)
-
-
-def print_plain_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    lines = [columns, *([shown(cell) for cell in row] for row in rows)]
+        return
+    heads = [column.upper() for column in columns]
+    lines = [heads, *([shown(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         click.echo("  ".join(map(str.ljust, line, widths)).rstrip())

@@ -70,7 +70,7 @@ def list_freezes(*, every: bool, as_json: bool) -> None:
     """List the freezes that are open or giving back time."""
     service = services()[Freezes]
     found = service.page(page_size=MOST_LISTED) if every else service.in_force()
-    heads = "ID  STATE  SCOPE  ENDS  ORDERS  BY  REASON"
+    heads = "id  state  scope  ends  orders  by  reason"
     print_list(found, FreezeOut, heads, _row, as_json=as_json)
 
 

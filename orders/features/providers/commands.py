@@ -56,7 +56,7 @@ def list_providers(client: str | None, *, as_json: bool) -> None:
     """List the endpoints of CLIENT, or of all clients, without their secrets."""
     check_client(client)
     found = services()[Providers].list_endpoints(client)
-    heads = "ID  CLIENT  PROVIDER  CREATED  OLD SECRET UNTIL  REVOKED  CLOSE URL"
+    heads = "id  client  provider  created  old secret until  revoked  close url"
     print_list(found, ProviderEndpoint, heads, _endpoint_row, as_json=as_json)
 
 
@@ -71,7 +71,7 @@ def _message_row(each: Message) -> tuple[str, ...]:
 
 
 def _print_messages(found: Sequence[Message], *, as_json: bool = False) -> None:
-    heads = "ID  CLIENT  PROVIDER  RECEIVED  STATUS  NOTE"
+    heads = "id  client  provider  received  status  note"
     print_list(found, ProviderMessageOut, heads, _message_row, as_json=as_json)
 
 
