@@ -8,7 +8,7 @@ from functools import partial
 
 import redis
 
-from ..errors import described, fatal
+from ..errors import described
 from ..findings import Finding, failure
 from ..flow import Flow
 from ..queue.advice import redis_advice
@@ -87,8 +87,6 @@ def _within(seconds: float, name: str, group: Callable[[], Iterable[Finding]]) -
                 "See the server's log. WRONGTYPE means that another program uses the queue's keys."
             )
             found.append(failure("redis.failed", f"{name}: Redis: {described(error)}", advice))
-        except fatal():
-            raise
         except BaseException as error:  # noqa: BLE001  the application's code may raise anything
             advice = "One of the application's own checks raised this error."
             found.append(failure("flow.checks", f"{name}: {described(error)}", advice))

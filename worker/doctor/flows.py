@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 
-from ..errors import Unavailable, described, fatal
+from ..errors import Unavailable, described
 from ..findings import Finding, failure, ok, quantity, warning
 from ..flow import Due, Flow, Sweep
 from ..queue.delay_queue import DelayQueue
@@ -41,8 +41,6 @@ def flow_findings(
     if flow.probe is not None:
         try:
             flow.probe()
-        except fatal():
-            raise
         except BaseException as error:  # noqa: BLE001  the application's code may raise anything
             reason = described(error).removeprefix(described(Unavailable())).strip()
             if not any(reason in f"{each.summary} {each.advice}" for each in known):
