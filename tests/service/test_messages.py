@@ -124,7 +124,10 @@ ROWS = [
     Row(f"{RUN} mails.reminders", "'mails' is not a package."),
     Row(f"{RUN} ./mails.py:reminders", "is a file: name its module, as mails:reminders"),
     Row(f"{RUN} :reminders", "names no module"),
-    Row(f"{RUN} nothing", "nothing:flows is not a function"),
+    Row(
+        f"{RUN} nothing",
+        "nothing:flows cannot be called without arguments (3 is not a callable object)",
+    ),
     Row(f"{RUN} nothing:none", "nothing:none() returned no flows: it should return a list of Flow"),
     Row(f"{RUN} worker:flows", "worker is the engine's own name: give your module another"),
     Row(RUN, "Name them as MODULE:FUNCTION"),

@@ -52,10 +52,6 @@ def _function(module: ModuleType, name: str, target: str) -> Callable[[], Iterab
         if module.__name__ == ENGINE:
             hint = f" {ENGINE} is the engine's own name: give your module another."
         raise FlowNotFound(f"{target}: the module {module.__name__} has no function {name}.{hint}")
-    if not callable(factory):
-        raise FlowNotFound(
-            f"{target} is not a function: it should be one that returns a list of Flow."
-        )
     try:
         inspect.signature(factory).bind()
     except TypeError as error:

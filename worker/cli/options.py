@@ -84,9 +84,9 @@ class Chosen:
         """The same queues without their flows."""
         return [queue for queue, _ in self.queues_and_flows()]
 
-    def queue_and_flow(self) -> tuple[DelayQueue, Flow | None]:
+    def only_queue(self) -> DelayQueue:
         """The queue, where a command needs exactly one. Raises ValueError if there are several."""
-        found = self.queues_and_flows()
+        found = self.queues()
         if len(found) != 1:
             raise ValueError("there are several queues: name one with --queue")
         return found[0]

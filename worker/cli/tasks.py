@@ -64,7 +64,7 @@ def schedule(
     """Schedule tasks. A known id moves to the new time. A dead task stays dead: see dead requeue."""
     if (delay_ms is None) == (due_at is None):
         raise click.UsageError("Pass either --in or --at.")
-    queue, _ = named.queue_and_flow()
+    queue = named.only_queue()
     answers: list[str] = []
     for task_id in ids:
         answer = queue.schedule(
@@ -98,7 +98,7 @@ def run_now(named: Chosen, *, as_json: bool) -> None:
 @AS_JSON
 def cancel(named: Chosen, *, ids: tuple[str, ...], as_json: bool) -> int:
     """Take tasks off the schedule. A task that a worker holds may still be done, but is not put back."""
-    queue, _ = named.queue_and_flow()
+    queue = named.only_queue()
     answers = queue.cancel_many(ids)
     for task_id, answer in zip(ids, answers, strict=True):
         _print(queue, task_id, answer, as_json=as_json)
