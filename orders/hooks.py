@@ -56,8 +56,6 @@ class Hooks:
         self.clocks: list[Callable[[], datetime | None]] = []
         #: In a worker, about once a second.
         self.ticks: list[Callable[[], object]] = []
-        #: In a worker, when a row that it needs is locked.
-        self.when_blocked: list[Callable[[], object]] = []
         #: What overdue orders wait for that is locked, and by whom.
         self.locked: list[Callable[[sa.Connection], Iterable[object]]] = []
         #: Why an order is unpaid, each cause in a sentence. Raises StorageUnavailable.
@@ -98,10 +96,6 @@ class Hooks:
 
     def tick(self) -> None:
         for hook in self.ticks:
-            hook()
-
-    def blocked(self) -> None:
-        for hook in self.when_blocked:
             hook()
 
     def tell(self, clients: Iterable[str], connection: sa.Connection) -> None:

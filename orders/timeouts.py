@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 import sqlalchemy as sa
 
 from orders.config import Settings
-from orders.db.errors import LOCK_NOT_AVAILABLE, sqlstate
 from orders.db.tables import queue_pauses, unpaid_orders
 from orders.feature import features
 from orders.hooks import Hooks
@@ -49,14 +48,7 @@ def timeout_flow(services: Services) -> Flow:
     ) -> Mapping[str, float | Outcome]:
         odd = {id_: HAS_PAYLOAD for id_, task in tasks.items() if task.payload}
         report, ids = _report(tasks.values(), hooks, time.time_ns()), [*(tasks.keys() - odd)]
-        try:
-            left = orders.expire(connection, ids, report, hooks.not_after())
-        except sa.exc.OperationalError as error:
-            if sqlstate(error) == LOCK_NOT_AVAILABLE:
-                hooks.blocked()
-            raise
-        if any(ms <= 0 for ms in left.values()):
-            hooks.blocked()
+        left = orders.expire(connection, ids, report, hooks.not_after())
         return {id_: NoOp() if ms == math.inf else ms for id_, ms in left.items()} | odd
 
     return Records(

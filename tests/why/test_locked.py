@@ -2,12 +2,10 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from structlog.testing import capture_logs
 
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
@@ -17,13 +15,11 @@ from orders.errors import RowLocked
 from orders.features.doctor.doctor import Doctor  # <doctor/>
 from orders.features.ops.lookups import ShownRecords  # <ops/>
 from orders.features.why import locked
-from orders.features.why.locked import LockLog, locked_rows
+from orders.features.why.locked import locked_rows
 from orders.order.domain import Order
-from orders.timeouts import flows
 from tests.kit.api import serving
 from tests.kit.races import blocked
 from tests.kit.shop import Shop, opened
-from worker import Task, Unavailable
 
 ROWS: dict[str, Callable[[Order], sa.Select[Any]]] = {
     "its own row": lambda order: sa.select(unpaid_orders).filter_by(order_id=order.id),
@@ -42,7 +38,6 @@ def test_who_holds_a_row_is_found_while_it_is_locked(shop: Shop, name: str) -> N
     shop.stock("cup")
     order, later, other = shop.place(tea=1, cup=1), shop.place(), shop.place(cup=1)
     shop.expire_in(-1, order, other)
-    log = LockLog(shop.engine)
     with shop.engine.begin() as stranger:
         pid = stranger.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
         since = stranger.execute(sa.text("SELECT now()")).scalar_one()
@@ -52,16 +47,11 @@ def test_who_holds_a_row_is_found_while_it_is_locked(shop: Shop, name: str) -> N
         assert (found.order_id, found.pid, found.since) == (order.id, pid, since)
         said = f"order {order.id} waits for {name}, which pid {pid} has locked since {since:%T} UTC"
         assert str(found).startswith(said)
-        with capture_logs() as lines:
-            for now in (0.0, 59.0, 61.0):
-                assert log.look(now) == [found]
-        assert [line["detail"] for line in lines] == [str(found)] * 2
         [finding] = [
             each for each in Doctor(shop.engine).examine() if each.check == "orders.locked"
         ]
         assert finding.summary == str(found)
     assert later.id not in said
-    assert log.look(62.0) == []
     [finding] = [each for each in Doctor(shop.engine).examine() if each.check == "orders.locked"]
     assert finding.level == "ok"
 
@@ -96,11 +86,8 @@ def test_a_locked_row_is_no_outage_of_the_database(migrated_url: str) -> None:
 
 # <ops>
 @pytest.mark.parametrize("table", [unpaid_orders, stock_items], ids=str)
-def test_the_page_and_the_worker_look_for_locked_rows(
-    migrated_url: str, valkey: Valkey, monkeypatch: pytest.MonkeyPatch, table: sa.Table
-) -> None:
-    monkeypatch.setattr(locked, "LOOK_SECONDS", 0)
-    with capture_logs() as logs, serving(migrated_url, valkey.url, lock_timeout_seconds=0.1) as api:
+def test_the_page_looks_for_locked_rows(migrated_url: str, valkey: Valkey, table: sa.Table) -> None:
+    with serving(migrated_url, valkey.url) as api:
         placed = api.place().get_json()
         services = api.services
         late = sa.text("UPDATE unpaid_orders SET expires_at = now() - interval '1 s'")
@@ -108,17 +95,9 @@ def test_the_page_and_the_worker_look_for_locked_rows(
             connection.execute(late)
         with services.engine.begin() as stranger:
             stranger.execute(sa.select(table).with_for_update())
-            [flow, *_] = flows(services)
-            assert flow.tick is not None
-            flow.tick()  # as a worker does once a second: there is nothing to look for yet
-            assert [each["event"] for each in logs if each["event"] == "row locked"] == []
-            with suppress(Unavailable):
-                flow.handler([Task(placed["id"])])
-            flow.tick()
             [shown] = ShownRecords(services.watching, services.hooks).state()["locked"]
         assert ShownRecords(services.watching, services.hooks).state()["locked"] == []
     assert shown.startswith(f"order {placed['id']} waits for ")
-    assert [each["detail"] for each in logs if each["event"] == "row locked"] == [shown]
 
 
 # </ops>

@@ -1,6 +1,6 @@
-"""Why an order is still unpaid: a command, a field of the order for operators, and a warning in the worker's log."""
+"""Why an order is still unpaid: a command, a field of the order for operators, and a check of the doctor."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 
 import click
@@ -11,10 +11,10 @@ from orders.commands import Command
 from orders.feature import Feature
 from orders.features.operators import id_in
 from orders.features.why.causes import why
-from orders.features.why.locked import LockLog, locked_rows
+from orders.features.why.locked import locked_rows
 from orders.http.auth import services
 from orders.wiring import Services
-from worker import Finding, Flow
+from worker import Finding
 from worker.console import shown
 from worker.findings import failure, ok
 
@@ -48,13 +48,4 @@ def wire(services: Services) -> Iterable[object]:
     return ()
 
 
-def flows(services: Services) -> Iterator[Flow]:
-    log = LockLog(services.watching)
-    services.hooks.when_blocked.append(log.suspect)
-    services.hooks.ticks.append(log.tick)
-    yield from ()
-
-
-FEATURE = Feature(
-    name="why", wire=wire, flows=flows, commands=(say_why,), checks=((_check, "orders.locked"),)
-)
+FEATURE = Feature(name="why", wire=wire, commands=(say_why,), checks=((_check, "orders.locked"),))

@@ -1,23 +1,16 @@
 """Overdue orders that wait for a locked row or table, and who has locked it."""
 
-import time
-from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from orders.db.base import READ, WRITTEN, metadata
-from orders.db.database import reading
 from orders.db.files import Room
 from orders.db.ids import array_of
-from orders.errors import StorageUnavailable
-from orders.log import log
 
 #: How long a lock is held, and an order overdue, before anybody is told: payments take milliseconds.
 LONG_MS = 1500
-#: How often a worker looks while it meets locked rows, and how often it repeats itself.
-LOOK_SECONDS, REPEAT_SECONDS = 2.0, 60.0
 
 SQL = Room("orders.features.why")
 
@@ -69,42 +62,3 @@ def locked_rows(
         rows = SQL.list_locked_rows(connection, order_id=order_id, long_ms=long_ms)
         found += map(Locked._make, rows)
     return found
-
-
-class LockLog:
-    """Logs who holds the rows that a worker waits for. Any thread may use it."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-        #: When to look next, if a row may be locked; and when each order and holder was logged. Both are
-        #: on the monotonic clock.
-        self._look_at: float | None = None
-        self._logged: dict[tuple[object, ...], float] = {}
-
-    def suspect(self) -> None:
-        """Have `tick` look in a while, and as long as there is something to be seen."""
-        if self._look_at is None:
-            self._look_at = time.monotonic() + LOOK_SECONDS
-
-    def tick(self) -> None:
-        """To be called about once a second."""
-        now = time.monotonic()
-        if self._look_at is not None and now >= self._look_at:
-            self._look_at = now + LOOK_SECONDS if self.look(now) else None
-
-    def look(self, now: float) -> Sequence[Locked]:
-        """Log what is locked, unless that was logged recently. ``now`` is monotonic, in seconds."""
-        try:
-            with reading(self._engine) as connection:
-                found = locked_rows(connection)
-        except (StorageUnavailable, sa.exc.DBAPIError):  # logged by whoever needs it
-            return []
-        keys = {each[:4]: each for each in found}
-        self._logged = {
-            key: at for key, at in self._logged.items() if key in keys and now < at + REPEAT_SECONDS
-        }
-        for key, each in keys.items():
-            if key not in self._logged:
-                self._logged[key] = now
-                log.warning("row locked", order=each.order_id, pid=each.pid, detail=str(each))
-        return found
