@@ -12,8 +12,6 @@ Id = postgresql.UUID(as_uuid=False)
 
 #: The ``info`` of each column that may hold what is about a person: it is exported and erased on request.
 PERSONAL = {"personal": True}
-#: The ``info`` of each table that every cancellation reads, or writes: whoever locks it stops them all.
-READ, WRITTEN = ({"cancelling": what} for what in ("reads", "writes"))
 #: What `orders.db.schema` looks for beside tables, from whoever needs it: triggers as ``table.trigger``, and sequences.
 TRIGGERS: list[str] = []
 SEQUENCES: list[str] = []

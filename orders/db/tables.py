@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from orders.db.base import PERSONAL, READ, WRITTEN, Id, Instant, index_by, metadata
+from orders.db.base import PERSONAL, Id, Instant, index_by, metadata
 
 api_clients = sa.Table(
     "api_clients",
@@ -10,7 +10,6 @@ api_clients = sa.Table(
     sa.Column("id", Id, primary_key=True),
     sa.Column("name", sa.String(100), nullable=False, unique=True),
     sa.Column("created_at", Instant, nullable=False),
-    info=READ,
 )
 
 api_keys = sa.Table(
@@ -44,7 +43,6 @@ stock_items = sa.Table(
     sa.CheckConstraint("price_minor >= 0", name="ck_stock_items_price"),
     # Each order changes rows here: with room beside them on their page, no index is written for it.
     postgresql_with={"fillfactor": 50},
-    info=WRITTEN,
 )
 # The list is in byte order, and the primary key in that of the database's locale. As DDL, because
 # Alembic cannot compare an index that has a collation.
@@ -97,7 +95,6 @@ orders = sa.Table(
     sa.Column("metadata", sa.JSON(none_as_null=True), info=PERSONAL),
     sa.Column("origin", sa.String(120), info=PERSONAL),  # see `orders.origin`
     sa.Column("changed_at", Instant),  # when its details were
-    info=READ,
 )
 sa.Index("uq_orders_idempotency_key", orders.c.client_id, orders.c.idempotency_key, unique=True)
 
@@ -119,7 +116,6 @@ unpaid_orders = sa.Table(
         *("ix_unpaid_orders_reference", "client_reference", "client_id", "order_id"),
         postgresql_where=HAS_REFERENCE,
     ),
-    info=WRITTEN,
 )
 # What the sweep reads.
 index_by("ix_unpaid_orders_expires", *unpaid_orders.c["expires_at", "order_id"])
@@ -135,7 +131,6 @@ stops = sa.Table(
     sa.Column("id", Id, primary_key=True),
     sa.Column("client_id", Id),  # null: everybody's
     sa.Column("until", Instant, nullable=False),  # when to look again, though it may last longer
-    info=READ,
 )
 
 order_items = sa.Table(
@@ -146,7 +141,6 @@ order_items = sa.Table(
     sa.Column("quantity", sa.Integer, nullable=False),
     sa.Column("unit_price_minor", sa.BigInteger, nullable=False),
     sa.CheckConstraint("quantity > 0", name="ck_order_items_quantity"),
-    info=READ,
 )
 
 payments = sa.Table(
@@ -241,7 +235,6 @@ order_events = sa.Table(
         " AND (expires_at IS NULL) = (version IS NULL)",
         name="ck_order_events_terminal",
     ),
-    info=WRITTEN,
 )
 # A client's ended orders, in the order of each list. One index for each status: no entry has its text.
 for _status in ("paid", "cancelled"):
@@ -270,5 +263,4 @@ queue_pauses = sa.Table(
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("paused_by", sa.Text, nullable=False),
     sa.Column("paused_at", Instant, nullable=False),
-    info=READ,
 )

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from orders.db.base import READ, Id, Instant, metadata
+from orders.db.base import Id, Instant, metadata
 
 # Each is in force, with a row in `stops`, until it has given back the time that it took.
 freezes = sa.Table(
@@ -20,7 +20,6 @@ freezes = sa.Table(
     sa.Column("given_back", sa.Integer, nullable=False, server_default="0"),  # how many orders
     sa.Column("given_back_at", Instant),  # null: it is still in force
     sa.CheckConstraint("give_back_seconds >= 0", name="ck_freezes_give_back_seconds"),
-    info=READ,
 )
 # Those in force.
 sa.Index(
@@ -37,5 +36,4 @@ api_signs = sa.Table(
     metadata,
     sa.Column("process", Id, primary_key=True),
     sa.Column("at", Instant, nullable=False),
-    info=READ,
 )

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from orders.db.base import PERSONAL, READ, Id, Instant, index_by, metadata
+from orders.db.base import PERSONAL, Id, Instant, index_by, metadata
 from orders.features.signing.tables import secrets_of
 
 # Where a payment provider sends its webhooks, for one client.
@@ -85,7 +85,6 @@ payment_attempts = sa.Table(
     sa.CheckConstraint(
         "(settled_at IS NULL) = (outcome IS NULL)", name="ck_payment_attempts_settled"
     ),
-    info=READ,
 )
 sa.Index(
     "uq_payment_attempts_reference",

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from orders.db.base import PERSONAL, READ, TRIGGERS, WRITTEN, Id, Instant, index_by, metadata
+from orders.db.base import PERSONAL, TRIGGERS, Id, Instant, index_by, metadata
 from orders.features.signing.tables import secrets_of
 
 webhook_subscriptions = sa.Table(
@@ -20,7 +20,6 @@ webhook_subscriptions = sa.Table(
     sa.Column("pause_reason", sa.String(20)),
     sa.Column("deleted_at", Instant),
     sa.Column("asked", sa.Text),  # its URL and events when it was made
-    info=READ,
 )
 # Looked up when an event is written.
 index_by(
@@ -53,7 +52,6 @@ webhook_deliveries = sa.Table(
     sa.CheckConstraint(
         "status IN ('pending', 'delivered', 'dead')", name="ck_webhook_deliveries_status"
     ),
-    info=WRITTEN,
 )
 # A subscription's line. The sweep reads the first entry of each.
 sa.Index(

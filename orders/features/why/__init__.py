@@ -1,1 +1,1 @@
-"""Why an order is still unpaid, and who has locked what overdue orders wait for."""
+"""Why an order is still unpaid, and who has had locks for long that cancellations may wait for."""

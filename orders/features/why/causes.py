@@ -12,7 +12,7 @@ from orders.errors import RowLocked
 from orders.feature import features
 from orders.features.operators import QueueUnavailable, answering
 from orders.features.parts import time_of
-from orders.features.why.locked import SQL, locked_rows
+from orders.features.why.locked import SQL, lockers
 from orders.queues import QUEUE
 from orders.wiring import Services
 from worker import DelayQueue, Place, TaskState, Unavailable, WorkerStatus
@@ -27,14 +27,14 @@ def why(services: Services, order_id: str, engine: sa.Engine) -> list[str]:
     """
     try:
         with reading(engine) as connection:
-            locked = locked_rows(connection, order_id)
+            locked = lockers(connection)
             row = SQL.get_unpaid(connection, order_id=order_id).one_or_none()
             if row is None:
                 return []
             causes = [cause for each in features() for cause in each.causes(connection, row)]
     except RowLocked:
         with reading(engine) as connection:
-            locked = locked_rows(connection, order_id, long_ms=0)
+            locked = lockers(connection, long_ms=0)
         if not locked:
             raise
         return [*map(str, locked)]

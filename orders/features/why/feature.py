@@ -11,12 +11,12 @@ from orders.commands import Command
 from orders.feature import Feature
 from orders.features.operators import id_in
 from orders.features.why.causes import why
-from orders.features.why.locked import locked_rows
+from orders.features.why.locked import lockers
 from orders.http.auth import services
 from orders.wiring import Services
 from worker import Finding
 from worker.console import shown
-from worker.findings import failure, ok
+from worker.findings import ok, warning
 
 
 @click.command("why", cls=Command)
@@ -32,19 +32,19 @@ def say_why(order_id: str) -> None:
 
 
 def _check(sql: sa.Connection) -> Finding:
-    rows = locked_rows(sql)
-    if not rows:
-        return ok("orders.locked", "no overdue order waits for a locked row")
+    found = lockers(sql)
+    if not found:
+        return ok("orders.locked", "nobody has had locks for long")
     advice = (
-        "See what that connection does (pg_stat_activity), and end it if it is stuck: "
+        "Orders may wait for it. See what that connection does (pg_stat_activity), and end it if it is stuck: "
         "SELECT pg_terminate_backend(PID)."
     )
-    return failure("orders.locked", "; ".join(map(str, rows)), advice)
+    return warning("orders.locked", "; ".join(map(str, found)), advice)
 
 
 def wire(services: Services) -> Iterable[object]:
     services.hooks.why.append(partial(why, services))
-    services.hooks.locked.append(locked_rows)
+    services.hooks.locked.append(lockers)
     return ()
 
 

@@ -98,8 +98,7 @@ export const refundsDue = (sql) => (sql.refunds?.sums ?? []).reduce((sum, each) 
 export function problems({ sql, redis }, more) {
   const found = [...more];
   if (!sql.answers) found.push(["bad", "The database does not answer. Nothing is cancelled until it does; overdue orders then go first.", "DatabaseUnavailable"]);
-  const locked = sql.locked ?? [];
-  for (const each of locked) found.push(["bad", `${each[0].toUpperCase()}${each.slice(1)}.`, "OrdersOverdue"]);
+  for (const each of sql.locked ?? []) found.push(["bad", `${each[0].toUpperCase()}${each.slice(1)}.`, "OrdersOverdue"]);
   if (!redis.answers) found.push(["bad", "Redis does not answer. Meanwhile workers cancel orders from the database. Queues, dead letters and workers cannot be shown.", "RedisUnavailable"]);
   const held = new Set(); // queues whose backlog is explained
   const note = (queues, ...problem) => {
@@ -119,7 +118,7 @@ export function problems({ sql, redis }, more) {
     const are = queue.due === 1 ? "is" : "are";
     note([queue], "bad", `${plural(queue.due, "task")} in ${queue.name} ${are} due but not claimed, the oldest for ${duration(queue.oldest_due_age_ms)}.`, "QueueBacklog");
   }
-  if (sql.overdue?.oldest_ms > LATE_MS && !held.has(ORDERS) && sql.overdue.count > locked.length) {
+  if (sql.overdue?.oldest_ms > LATE_MS && !held.has(ORDERS)) {
     const { count, most, oldest_ms, put_off } = sql.overdue;
     const later = put_off.count ? ` ${upTo(put_off.count, most)} put off: ${put_off.such}.` : "";
     found.push([levelOf(sql.overdue), `${upTo(count, most)} unpaid ${count === 1 ? "order is" : "orders are"} overdue, the oldest by ${duration(oldest_ms)}.${later}`, "OrdersOverdue"]);
