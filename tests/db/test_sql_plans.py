@@ -47,7 +47,6 @@ from orders.errors import (
 from orders.features.doctor.doctor import MOST_SKUS, NEWEST  # <doctor/>
 from orders.features.doctor.doctor import SQL as DOCTOR  # <doctor/>
 from orders.features.feed.service import Feed  # <feed/>
-from orders.features.freezes.giving_back import GivingBack  # <freezes/>
 from orders.features.freezes.service import Freezes  # <freezes/>
 from orders.features.freezes.tables import freezes  # <freezes/>
 from orders.features.limits.service import Unpaid, UnpaidLimits  # <limits/>
@@ -67,9 +66,10 @@ from orders.features.webhooks.sending import SLICE, Sending  # <webhooks/>
 from orders.features.webhooks.service import SQL as WEBHOOKS  # <webhooks/>
 from orders.features.webhooks.service import Webhooks  # <webhooks/>
 from orders.features.webhooks.steps import steps  # <webhooks/>
-from orders.order.domain import CancelledOrder, Timeouts
+from orders.order.domain import CancelledOrder
 from orders.order.reads import Reads
 from orders.stock.domain import Expected
+from tests.freezes.giving import give_back  # <freezes/>
 from tests.kit.databases import empty_database, upgrade
 from tests.kit.expiring import expire_now, swept
 from tests.kit.moments import later, now
@@ -377,11 +377,8 @@ def test_freezes_need_no_statistics(shops: Shops, frozen: list[str]) -> None:
         assert len(held.in_force()) == 10
         assert len(held.page(page_size=PAGE)) == PAGE
         held.thaw(frozen[0], by="b")
-        with autocommit(shop.engine) as connection:
-            timeouts = Timeouts(1800, 1, 86_400)
-            giving_back = GivingBack(shop.scheduler, timeouts)
-            given = giving_back.batch(connection, frozen[0])
-        assert len(given.extended) == 500
+        extended, _ = give_back(shop, frozen[0])
+        assert len(extended) == 500
         with shop.engine.begin() as connection:
             connection.execute(sa.delete(stops).where(stops.c.id == frozen[0]))
         assert expire_now(shop.service, overdue(shop, 100)) == {}

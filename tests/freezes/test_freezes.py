@@ -13,20 +13,19 @@ from structlog.testing import capture_logs
 
 from devtools.valkey import Valkey
 from orders.config import Settings
-from orders.db.database import autocommit
 from orders.db.ids import new_id
 from orders.db.tables import stops, unpaid_orders
 from orders.errors import ClientNotFound
 from orders.features.freezes.domain import Freeze, FreezeState
 from orders.features.freezes.errors import FreezeEnded, FreezeNotFound, FreezeOutOfRange
 from orders.features.freezes.flow import thaw_flow
-from orders.features.freezes.giving_back import GivenBack, GivingBack
 from orders.features.freezes.service import Freezes
 from orders.features.freezes.tables import freezes
 from orders.http.schemas.types import rfc3339
-from orders.order.domain import Order, Timeouts
+from orders.order.domain import Order
 from orders.timeouts import timeout_flow
 from orders.wiring import Services, bootstrap
+from tests.freezes.giving import give_back
 from tests.kit.expiring import expire_now, swept
 from tests.kit.moments import later, now
 from tests.kit.shop import Shop
@@ -54,16 +53,9 @@ def end(shop: Shop, *which: Freeze, ms_ago: int = 0) -> None:
             connection.execute(sa.update(stops).values(until=until.scalar_subquery()))
 
 
-def give_back(shop: Shop, freeze: Freeze) -> GivenBack:
-    """One batch."""
-    with autocommit(shop.engine) as connection:
-        giving_back = GivingBack(shop.scheduler, Timeouts(1800, 1, 86_400))
-        return giving_back.batch(connection, freeze.id)
-
-
 def give_all_back(shop: Shop, freeze: Freeze) -> dict[str, float]:
     extended: dict[str, float] = {}
-    while batch := give_back(shop, freeze).extended:
+    while batch := give_back(shop, freeze.id)[0]:
         extended |= batch
     return extended
 
@@ -177,7 +169,7 @@ def test_each_deadline_is_given_back_exactly(shop: Shop) -> None:
     assert shop.service.order(shop.client, in_time.id) == was[in_time.id]
     over = Freezes(shop.engine).get(held.id)
     assert (over.state, over.given_back) == (FreezeState.OVER, 3)
-    assert give_back(shop, held) == GivenBack({}, is_over=False, left_ms=None)
+    assert give_back(shop, held.id) == ({}, None)
 
 
 def test_who_ordered_after_a_freeze_gets_nothing(shop: Shop) -> None:
@@ -213,17 +205,17 @@ def test_the_later_of_two_freezes_counts(shop: Shop) -> None:
 def test_giving_back_can_be_interrupted_anywhere(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orders.features.freezes.giving_back.BATCH_SIZE", 2)
+    monkeypatch.setattr("orders.features.freezes.flow.BATCH_SIZE", 2)
     orders = overdue(shop, 5)
     held = freeze(shop)
     end(shop, held)
     sizes = []
     for _ in range(4):
-        batch = give_back(shop, held)
-        sizes.append((len(batch.extended), batch.is_over))
+        extended, freeze_row = give_back(shop, held.id)
+        sizes.append((len(extended), freeze_row is not None and freeze_row.kind))
         left = expire_now(shop.service, [each.id for each in orders])
         assert len(left) == 5, "nobody is cancelled in between"
-    assert sizes == [(2, False), (2, False), (1, False), (0, True)]
+    assert sizes == [(2, "left"), (2, "left"), (1, "left"), (0, "over")]
     assert Freezes(shop.engine).get(held.id).given_back == 5
 
 
@@ -234,11 +226,11 @@ def test_a_locked_order_counts_as_left(shop: Shop) -> None:
     row = sa.select(unpaid_orders).where(unpaid_orders.c.order_id == paying.id)
     with shop.engine.begin() as payer:
         payer.execute(row.with_for_update())
-        first = give_back(shop, held)
-        assert ([*first.extended], first.is_over) == ([other.id], False)
-        again = give_back(shop, held)
-        assert (again.extended, again.is_over) == ({}, False)
-        assert (again.left_ms or 0) <= 0, "to look again at once"
+        for expected in ([other.id], []):
+            extended, left = give_back(shop, held.id)
+            assert [*extended] == expected
+            assert left is not None
+            assert (left.kind, left.ms <= 0) == ("left", True), "to look again at once"
     assert [*give_all_back(shop, held)] == [paying.id]
 
 
@@ -249,7 +241,7 @@ def test_two_workers_give_back_once(shop: Shop) -> None:
     row = sa.select(freezes).where(freezes.c.id == held.id)
     with shop.engine.begin() as other:
         other.execute(row.with_for_update())
-        assert give_back(shop, held).extended == {}
+        assert give_back(shop, held.id)[0] == {}
     assert [*give_all_back(shop, held)] == [order.id]
 
 

@@ -5,6 +5,7 @@ import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -21,9 +22,9 @@ from orders.db.tables import unpaid_orders
 from orders.errors import StorageUnavailable
 from orders.features.freezes.domain import FreezeState
 from orders.features.freezes.guard import OTHERS_MS, Guard
-from orders.features.freezes.service import Freezes
+from orders.features.freezes.service import SQL, Freezes
 from orders.features.freezes.settings import FreezeSettings
-from orders.features.freezes.signs import CLOCK, DOOR, Looked, Signs, start_signing
+from orders.features.freezes.signs import CLOCK, DOOR, start_signing
 from orders.features.freezes.tables import api_signs
 from orders.timeouts import flows
 from orders.wiring import bootstrap
@@ -39,7 +40,7 @@ class Watched:
 
     def __init__(self, shop: Shop, **settings: Any) -> None:
         self.engine = shop.engine
-        self.freezes, self.signs = Freezes(self.engine), Signs(self.engine)
+        self.freezes = Freezes(self.engine)
         self.own_ms = 1e6
         self.redis_ahead_ms: float | None = 0.0
         self.wall_ahead_ms = 0.0
@@ -51,13 +52,15 @@ class Watched:
             lambda: self.own_ms,
             lambda: self.own_ms + self.wall_ahead_ms,
         )
-        self._sql_look = self.guard._signs.look
-        self.guard._signs.look = self._look  # type: ignore[method-assign]
+        self._sql_look = self.guard._read
+        self.guard._read = self._look  # type: ignore[method-assign]
         self._sql_at = self._sql_look().at.timestamp() * 1000 - self.own_ms
 
-    def _look(self) -> Looked:
+    def _look(self) -> Any:
         ms = self._sql_at + self.own_ms + self.sql_ahead_ms
-        return self._sql_look()._replace(at=datetime.fromtimestamp(ms / 1000, UTC))
+        return SimpleNamespace(
+            **{**self._sql_look()._asdict(), "at": datetime.fromtimestamp(ms / 1000, UTC)}
+        )
 
     def look(self, times: int = 1, ms: float = 1000) -> list[tuple[str, str]]:
         """Look as often, so far apart; return who opened freezes that hold, and their states."""
@@ -172,7 +175,7 @@ def test_an_api_signs_only_while_it_is_ready(
 ) -> None:
     monkeypatch.setattr("orders.features.freezes.signs.SIGN_SECONDS", 0.001)
     ready, asked = threading.Event(), itertools.count()
-    end = start_signing(watched.signs, lambda: next(asked) >= 0 and ready.is_set())
+    end = start_signing(watched.engine, lambda: next(asked) >= 0 and ready.is_set())
     try:
         wait_until(lambda: next(asked) > 10, "it to be asked")
         assert watched._sql_look().signed_at is None
@@ -186,8 +189,8 @@ def test_an_api_process_has_one_sign_and_old_ones_are_forgotten(watched: Watched
     watched.sign(seconds_ago=2 * 86_400)
     process = new_id()
     for _ in range(2):
-        watched.signs.sign(process)
         with autocommit(watched.engine) as connection:
+            SQL.sign(connection, process=process)
             assert [*connection.scalars(sa.select(api_signs.c.process))] == [process]
 
 
@@ -281,7 +284,7 @@ def test_workers_that_see_a_jump_together_open_one_freeze(
     with monkeypatch.context() as instant:
         # Neither finds what the other has not committed yet.
         for each, found in [(each, each._look()) for each in (watched, other)]:
-            instant.setattr(each.guard._signs, "look", lambda found=found: found)
+            instant.setattr(each.guard, "_read", lambda found=found: found)
             each.guard.look()
     assert watched.look() == other.look() == [(CLOCK, FreezeState.OPEN)]
     watched.freezes.thaw(watched.freezes.in_force()[0].id, by="a person")
@@ -357,10 +360,10 @@ def test_an_error_of_the_guard_counts_against_no_order(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def raises(error: Exception) -> None:
-        def look() -> Looked:
+        def read() -> None:
             raise error
 
-        monkeypatch.setattr(watched.guard._signs, "look", look)
+        monkeypatch.setattr(watched.guard, "_read", read)
         watched.guard.not_after()
 
     raises(ValueError("a bug"))

@@ -19,10 +19,8 @@ import sqlalchemy as sa
 from devtools.processes import wait_until
 from orders.clients.service import Clients
 from orders.config import Settings
-from orders.db.database import autocommit
 from orders.db.tables import order_events, order_items, payments, stock_items, unpaid_orders
 from orders.errors import OrderError
-from orders.features.freezes.giving_back import GivingBack  # <freezes/>
 from orders.features.freezes.service import Freezes  # <freezes/>
 from orders.features.freezes.tables import freezes  # <freezes/>
 
@@ -38,6 +36,7 @@ from orders.hooks import Hooks
 from orders.order.domain import Order, Timeouts
 from orders.order.payments import PaymentResult
 from orders.order.service import OrderService
+from tests.freezes.giving import give_back  # <freezes/>
 from tests.kit.expiring import expire_now
 from tests.kit.moments import later, now
 from tests.kit.rewriting import rewriting, with_clock
@@ -214,13 +213,11 @@ class Scene:
         if not freeze_id:
             return
         self.freezes.thaw(freeze_id, by="a test")
-        giving_back = GivingBack(self.shop.scheduler, Timeouts(1800, 1, 86_400))
 
         def gives_back() -> bool:
-            with autocommit(self.shop.engine) as connection:
-                batch = giving_back.batch(connection, freeze_id)
+            extended, freeze = give_back(self.shop, freeze_id)
             self.check_stops()
-            return not batch.extended and (batch.left_ms is None or batch.left_ms > 0)
+            return not extended and (freeze is None or freeze.ms is None or freeze.ms > 0)
 
         self.until_done(gives_back)
 

@@ -26,7 +26,7 @@ from orders.config import Settings
 from orders.db.database import autocommit
 from orders.db.tables import order_events
 from orders.features.doctor.doctor import Doctor  # <doctor/>
-from orders.features.freezes.giving_back import GivingBack  # <freezes/>
+from orders.features.freezes.flow import give_back  # <freezes/>
 from orders.features.freezes.service import Freezes  # <freezes/>
 from orders.features.webhooks.domain import WEBHOOK_QUEUE, WEBHOOK_TYPES
 from orders.features.webhooks.flow import webhook_flow
@@ -898,7 +898,7 @@ def test_time_that_the_service_gives_is_told_and_reminded_of(hooked: Hooked) -> 
     held = services[Freezes].open(reason="r", by="b", seconds=60, give_back_seconds=1200).freeze
     services[Freezes].thaw(held.id, by="b")
     with autocommit(services.engine) as connection:
-        services[GivingBack].batch(connection, held.id)
+        give_back(services, connection, held.id)
     assert known(hooked) == [hooked.id]
     remind(hooked, order["id"], 4)
     assert hooked.receiver.types()[1:] == ["order.expiring", "order.extended", "order.expiring"]

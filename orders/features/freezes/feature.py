@@ -11,13 +11,12 @@ from orders.features.freezes import checks, tables
 from orders.features.freezes.commands import freeze, list_freezes, thaw
 from orders.features.freezes.domain import FREEZE_QUEUE
 from orders.features.freezes.flow import frozen, thaw_flow
-from orders.features.freezes.giving_back import GivingBack
 from orders.features.freezes.guard import Guard
 from orders.features.freezes.panel import panel
 from orders.features.freezes.routes import freezes
 from orders.features.freezes.service import Freezes, causes
 from orders.features.freezes.settings import FreezeSettings
-from orders.features.freezes.signs import Signs, start_signing
+from orders.features.freezes.signs import start_signing
 from orders.features.parts import Counted
 from orders.order.domain import EventType
 from orders.wiring import Services
@@ -25,14 +24,12 @@ from worker import Flow
 
 
 def wire(services: Services) -> Iterator[object]:
-    hooks = services.hooks
-    hooks.stopped.append(lambda: frozen(services))
+    services.hooks.stopped.append(lambda: frozen(services))
     yield Freezes(services.engine)
-    yield GivingBack(services.scheduler, services.timeouts, hooks)
 
 
 def serve(_app: Flask, services: Services) -> None:
-    start_signing(Signs(services.engine), lambda: services.readiness.get().problem is None)
+    start_signing(services.engine, lambda: services.readiness.get().problem is None)
 
 
 def flows(services: Services) -> Iterator[Flow]:

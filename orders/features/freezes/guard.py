@@ -8,18 +8,20 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 import sqlalchemy as sa
 
+from orders.db.database import reading
 from orders.db.errors import translated
 from orders.errors import KeyReused, StorageUnavailable
 from orders.features.freezes.clock import ClockWatch, Look, uptime_ms
 from orders.features.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, FreezeState
-from orders.features.freezes.service import Freezes
+from orders.features.freezes.service import SQL, Freezes
 from orders.features.freezes.settings import FreezeSettings
-from orders.features.freezes.signs import CLOCK, DOOR, Looked, Signs
+from orders.features.freezes.signs import CLOCK, DOOR
 from orders.log import Reminder, log
 
 #: Before orders are cancelled, the last look must be no older.
@@ -46,7 +48,7 @@ class Guard:
         """``redis_ms`` is Redis's clock, None while it does not answer; ``own_ms`` is this machine's, which
         nobody sets, and ``wall_ms`` its clock of day.
         """
-        self._freezes, self._signs = Freezes(engine), Signs(engine)
+        self._engine, self._freezes = engine, Freezes(engine)
         self._settings = settings
         self._redis_ms, self._own_ms, self._wall_ms = redis_ms, own_ms, wall_ms
         self._sql, self._last, self._redis, self._wall = (
@@ -64,13 +66,17 @@ class Guard:
         """Look at the clock and the door, and open or end their freezes."""
         with self._lock:
             before = self._own_ms()
-            found = self._signs.look()
+            found = self._read()
             after = self._own_ms()
             if self._settings.clock_freeze_jump_seconds:
                 self._watch_clock(Look(1000 * found.at.timestamp(), before, after), found)
             if self._settings.door_freeze_after_seconds and self._disagreed_at is None:
                 self._silent_at = before + 1000 * self._watch_door(found)
             self._looked_at = after
+
+    def _read(self) -> sa.Row[Any]:
+        with reading(self._engine) as sql:
+            return SQL.look(sql).one()
 
     def not_after(self) -> datetime | None:
         """The latest that SQL's clock can show now, unless it jumped: what is due later must not be cancelled.
@@ -92,13 +98,12 @@ class Guard:
             return None
         return datetime.fromtimestamp((latest + ROUNDING_MS) / 1000, UTC)
 
-    def _watch_door(self, found: Looked) -> float:
+    def _watch_door(self, found: sa.Row[Any]) -> float:
         """Returns in how many seconds to look again at the latest, before anybody is cancelled."""
         if found.signed_at is None:  # a deployment without an API
             return math.inf
-        left = (
-            self._settings.door_freeze_after_seconds - (found.at - found.signed_at).total_seconds()
-        )
+        silent: timedelta = found.at - found.signed_at
+        left = self._settings.door_freeze_after_seconds - silent.total_seconds()
         if left >= 0:
             if found.is_shut:
                 self._end(DOOR)
@@ -109,7 +114,7 @@ class Guard:
             self._open(DOOR, f"No API process has served since {since}.", once=since)
         return math.inf
 
-    def _watch_clock(self, look: Look, found: Looked) -> None:
+    def _watch_clock(self, look: Look, found: sa.Row[Any]) -> None:
         jump_ms, jumped_again = self._sql.jump_ms(look), self._last.jump_ms(look)
         self._last.accept(look)
         if self._disagreed_at is not None and found.is_doubted:

@@ -1,13 +1,13 @@
-"""The signs of API processes, and what each look of the guard reads."""
+"""The signs of API processes."""
 
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
-from typing import NamedTuple
 
+import sqlalchemy as sa
+
+from orders.db.database import autocommit
 from orders.db.ids import new_id
-from orders.db.statements import Service, made_of
 from orders.errors import StorageUnavailable
 from orders.features.freezes.service import SQL
 from orders.log import Reminder, log
@@ -18,34 +18,7 @@ SIGN_SECONDS = 1.0
 DOOR, CLOCK = "door", "clock"
 
 
-class Looked(NamedTuple):
-    """What a look found."""
-
-    at: datetime
-    #: When an API process signed last; None if none ever did.
-    signed_at: datetime | None
-    #: Whether a freeze is open because none does, and because the clock jumped.
-    is_shut: bool
-    is_doubted: bool
-    #: A text that changes with every freeze.
-    latest: str | None
-
-
-LOOKED = made_of(Looked)
-
-
-class Signs(Service):
-    def sign(self, process: str) -> None:
-        """Say that an API process serves."""
-        with self._autocommit() as sql:
-            SQL.sign(sql, process=process)
-
-    def look(self) -> Looked:
-        [looked] = self._all(LOOKED, SQL.look)
-        return looked
-
-
-def start_signing(signs: Signs, is_ready: Callable[[], bool]) -> Callable[[], None]:
+def start_signing(engine: sa.Engine, is_ready: Callable[[], bool]) -> Callable[[], None]:
     """Sign from a thread while this process is ready. Not at once: it may not serve yet. Returns what stops it."""
     process, stop, failure = new_id(), threading.Event(), Reminder()
 
@@ -54,7 +27,8 @@ def start_signing(signs: Signs, is_ready: Callable[[], bool]) -> Callable[[], No
             try:
                 with suppress(StorageUnavailable):  # which it says elsewhere
                     if is_ready():
-                        signs.sign(process)
+                        with autocommit(engine) as sql:
+                            SQL.sign(sql, process=process)
             except Exception:
                 if failure.is_due():
                     log.exception("cannot sign")
