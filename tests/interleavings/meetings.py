@@ -25,9 +25,11 @@ from orders.features.freezes.service import Freezes  # <freezes/>
 from orders.features.freezes.tables import freezes  # <freezes/>
 
 # <providers>
-from orders.features.providers.attempts.domain import Closed, DueAttempt, Paid, Reply
+from orders.features.providers.attempts.domain import DueAttempt
 from orders.features.providers.attempts.flow import attempt_flow
+from orders.features.providers.attempts.gateway import Reply
 from orders.features.providers.attempts.service import Attempts
+from orders.features.providers.schemas import OtherReply, PaidReply
 from orders.features.providers.service import Providers
 from orders.features.providers.tables import payment_attempts
 
@@ -119,7 +121,7 @@ class Scene:
             ended = sa.update(payment_attempts).values(ends_at=later(now(), "ms"))
             connection.execute(ended, {"ms": -1})
         #: What the provider answers when it is asked to close an attempt.
-        self.reply: Reply = Closed()
+        self.reply: Reply = OtherReply(outcome="closed")
         settings = Settings.of(database_url="postgresql://nowhere/", redis_url="redis://nowhere")
         services: Any = Wired(
             settings=settings,
@@ -130,7 +132,7 @@ class Scene:
             check_ready=lambda: None,
             attempts=self.attempts,
         )
-        self.closing = attempt_flow(services, lambda *_: self)
+        self.closing = attempt_flow(services, lambda *_: self.answer)
         # </providers>
         #: Whether its deadline is moved by hand.
         self.is_settling = False
@@ -241,12 +243,14 @@ class Scene:
     def fail(self) -> str:
         return str(self.attempts.fail(self.shop.client, self.order.id, **self.named("first")))
 
-    def close(self, attempt: DueAttempt | None = None, ask_about: str = "first") -> Reply:
-        """Settle an attempt, whose provider is asked first; and be that provider."""
-        if isinstance(self.reply, Paid) and attempt is not None:
-            return self.reply._replace(reference=attempt.reference)
-        if attempt is not None:
-            return self.reply
+    def answer(self, attempt: DueAttempt) -> Reply:
+        """What its provider answers."""
+        if isinstance(self.reply, PaidReply):
+            return self.reply.model_copy(update={"reference": attempt.reference})
+        return self.reply
+
+    def close(self, ask_about: str = "first") -> Reply:
+        """Settle an attempt, whose provider is asked first."""
         attempts = self.attempts.of_order(self.order.id, page_size=9)
         tasks = [_task(each.id) for each in attempts if each.reference.endswith(ask_about)]
 
@@ -258,7 +262,14 @@ class Scene:
         return self.reply
 
     def close_as_paid(self) -> Reply:
-        self.reply = Paid("bank", self.order.id, "", self.order.total_minor, "EUR")
+        self.reply = PaidReply(
+            outcome="paid",
+            provider="bank",
+            order_id=self.order.id,
+            reference="any",
+            amount_minor=self.order.total_minor,
+            currency="EUR",
+        )
         return self.close()
 
     def die_while_closing(self) -> None:

@@ -11,10 +11,12 @@ from werkzeug.test import TestResponse
 
 from orders.db.base import Instant
 from orders.db.tables import unpaid_orders
-from orders.features.providers.attempts.domain import Closed, DueAttempt, Gateway, Paid, Reply
+from orders.features.providers.attempts.domain import DueAttempt
 from orders.features.providers.attempts.flow import attempt_flow
+from orders.features.providers.attempts.gateway import Gateway, Reply
 from orders.features.providers.domain import MOST_WAITING
 from orders.features.providers.entries import Entries
+from orders.features.providers.schemas import CloseReply
 from orders.features.providers.service import Providers
 from orders.features.providers.tables import payment_attempts
 from orders.features.signing.signatures import signed
@@ -89,11 +91,11 @@ def report(shop: Shop, payment: Payment, kind: str, reference: str, **more: Any)
     return Entries(shop.engine).enter(shop.client, payment.provider, kind, **of)
 
 
-#: What a scripted answer may leave empty, to be what it is asked about.
+#: What a scripted answer of a payment may leave out, to be what it is asked about.
 NAMES = ("provider", "order_id", "reference")
-
-
-Answers = list[Reply | Exception]
+CLOSED: dict[str, Any] = {"outcome": "closed"}
+UNKNOWN: dict[str, Any] = {"outcome": "unknown"}
+PAID: dict[str, Any] = {"outcome": "paid", "amount_minor": 250, "currency": "EUR"}
 
 
 class Scripted:
@@ -101,20 +103,19 @@ class Scripted:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.answers: Answers = [Closed()]
+        self.answers: list[dict[str, Any] | Exception] = [CLOSED]
         self.hangs: threading.Event | None = None
 
-    def close(self, attempt: DueAttempt, /) -> Reply:
+    def __call__(self, attempt: DueAttempt) -> Reply:
         self.asked.append(attempt.reference)
         if self.hangs is not None:
             self.hangs.wait(60)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
-        if isinstance(answer, Paid):
-            names = {name: getattr(answer, name) or getattr(attempt, name) for name in NAMES}
-            return answer._replace(**names)
-        return answer
+        if answer["outcome"] == "paid":
+            answer = {name: getattr(attempt, name) for name in NAMES} | answer
+        return CloseReply.model_validate(answer).root
 
 
 class Till:

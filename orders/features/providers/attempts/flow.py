@@ -7,23 +7,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 
 import sqlalchemy as sa
 
 from orders.db.tables import queue_pauses
 from orders.errors import OrderError, StorageUnavailable
-from orders.features.providers.attempts.domain import (
-    ATTEMPT_QUEUE,
-    DueAttempt,
-    Gateway,
-    Paid,
-    Unknown,
-    check,
-)
-from orders.features.providers.attempts.gateway import HttpGateway
+from orders.features.providers.attempts.domain import ATTEMPT_QUEUE, DueAttempt
+from orders.features.providers.attempts.gateway import Gateway, check, close
 from orders.features.providers.attempts.service import Attempts
 from orders.features.providers.errors import GatewayUnavailable
+from orders.features.providers.schemas import PaidReply
 from orders.features.providers.service import Providers
 from orders.features.providers.tables import payment_attempts
 from orders.features.signing.sender import HttpSender
@@ -49,7 +44,7 @@ Gateways = Callable[[str, str], Gateway | None]
 def attempt_flow(services: Services, gateways: Gateways | None = None) -> Flow:
     """Settle payment attempts at their end, one at a time, and let their orders be cancelled.
 
-    ``gateways`` may be your own; by default it is `HttpGateway`, for providers with a URL. No attempt ends
+    ``gateways`` may be your own; by default they ask over HTTP, for providers with a URL. No attempt ends
     by a clock that jumped: see `orders.hooks.Hooks.not_after`.
     """
     settings = services.settings
@@ -89,7 +84,7 @@ def http_gateways(services: Services) -> Gateways:
 
     def find(client_id: str, provider: str) -> Gateway | None:
         found = services[Providers].closer(client_id, provider)
-        return None if found is None else HttpGateway(sender, found)
+        return None if found is None else partial(close, sender, found)
 
     return find
 
@@ -163,7 +158,7 @@ class Closing:
         facts = {"attempt": attempt.id, "order": attempt.order_id, "provider": attempt.provider}
         began = time.monotonic()
         try:
-            reply = gateway.close(attempt)
+            reply = gateway(attempt)
             check(reply, attempt)
         except Exception as error:
             if not isinstance(error, GatewayUnavailable):
@@ -172,18 +167,18 @@ class Closing:
             return self._later(attempt, number, error)
         finally:
             place.seconds = time.monotonic() - began
-        log.info("provider asked", **facts, reply=type(reply).__name__.lower())
-        if isinstance(reply, Unknown):
-            return self._later(attempt, number)
-        if isinstance(reply, Paid):
+        log.info("provider asked", **facts, reply=reply.outcome)
+        if isinstance(reply, PaidReply):
             return self._paid(attempt, reply, number)
+        if reply.outcome == "unknown":
+            return self._later(attempt, number)
         self._closed.add(attempt.id)
         return None
 
-    def _paid(self, attempt: DueAttempt, reply: Paid, number: int) -> Outcome | None:
+    def _paid(self, attempt: DueAttempt, reply: PaidReply, number: int) -> Outcome | None:
         """Record the money, as if the provider had reported it."""
         try:
-            self._services.orders.pay(attempt.client_id, **reply._asdict())
+            self._services.orders.pay(attempt.client_id, **reply.model_dump(exclude={"outcome"}))
         except StorageUnavailable:
             raise
         except OrderError as error:
