@@ -1,6 +1,5 @@
 """A client's events across its orders: in one sequence, complete, and only its own."""
 
-from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
@@ -8,14 +7,14 @@ import sqlalchemy as sa
 
 from devtools.processes import ROOT
 from orders.db.tables import order_events
-from orders.features.feed.service import SQL, Feed
+from orders.features.feed.service import SQL, Feed, FeedEvent
 from orders.features.webhooks.tables import webhook_deliveries  # <webhooks/>
 from tests.kit.api import Api
 from tests.kit.races import together
 from tests.kit.shop import Shop, opened
 
 
-def read(shop: Shop, client: str = "", after: int = 0) -> list[SimpleNamespace]:
+def read(shop: Shop, client: str = "", after: int = 0) -> list[FeedEvent]:
     return Feed(shop.engine).events(client or shop.client, after_id=after, page_size=100)
 
 

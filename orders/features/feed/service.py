@@ -5,8 +5,9 @@ writes events announces them: see ``announce.sql``. A reader asks how far the se
 the least number that is announced: what has an id up to both is committed by now, or never will be.
 """
 
-from collections.abc import Sequence
-from types import SimpleNamespace
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from orders.db.files import Room
 from orders.db.statements import Service
@@ -15,22 +16,34 @@ from orders.feature import features
 SQL = Room(__package__)
 
 
+class FeedEvent(NamedTuple):
+    """Something that happened to one of a client's orders."""
+
+    sequence: int
+    order_id: str
+    type: str
+    at: datetime
+    #: Of order.created, the order as it was placed.
+    data: Mapping[str, Any]
+    #: Of the API key that it was done with; None if there was none.
+    key_id: str | None
+    #: The ids of the messages about it, as long as they are kept.
+    webhook_ids: Sequence[str] = ()
+
+
 class Feed(Service):
     """Raises StorageUnavailable while the database does not answer."""
 
-    def events(self, client_id: str, *, after_id: int, page_size: int) -> list[SimpleNamespace]:
-        """A client's events after an id, in their sequence: none is added before one that was read.
-
-        As `orders.features.feed.routes.FeedEventOut` shows them.
-        """
+    def events(self, client_id: str, *, after_id: int, page_size: int) -> list[FeedEvent]:
+        """A client's events after an id, in their sequence: none is added before one that was read."""
         values = {"client_id": client_id, "after_id": after_id, "page_size": page_size}
         with self._reading() as sql:
             settled = SQL.get_settled(sql).scalar_one()  # first, with a snapshot of its own
-            events = SQL.list_events(sql, **values, settled=settled).all()
+            events = [
+                FeedEvent(**row._asdict())
+                for row in SQL.list_events(sql, **values, settled=settled)
+            ]
             ids: dict[int, Sequence[str]] = {}
             for each in features():
                 ids |= each.messages(sql, events)
-        return [
-            SimpleNamespace(**event._asdict(), webhook_ids=ids.get(event.sequence, ()))
-            for event in events
-        ]
+        return [event._replace(webhook_ids=ids.get(event.sequence, ())) for event in events]
