@@ -74,7 +74,7 @@ class Freezes(Service):
                 ms=ms,
                 give_back_seconds=give_back_seconds,
             )
-            freeze = one(FREEZE, SQL.list_in_force(sql, id=freeze_id, most=None))
+            freeze = one(FREEZE, SQL.get(sql, id=freeze_id))
         if freeze is None:
             raise ClientNotFound
         is_new = bool(opened.rowcount)
@@ -111,11 +111,11 @@ class Freezes(Service):
 
     def get(self, freeze_id: str) -> Freeze:
         """Raises FreezeNotFound."""
-        return self._one(FREEZE, FreezeNotFound, SQL.list_in_force, id=freeze_id, most=None)
+        return self._one(FREEZE, FreezeNotFound, SQL.get, id=freeze_id)
 
     def in_force(self, most: int | None = None) -> list[Freeze]:
         """The freezes in force: open and thawing ones, the one that ends first at the top."""
-        return self._all(FREEZE, SQL.list_in_force, id=None, most=most)
+        return self._all(FREEZE, SQL.list_in_force, most=most)
 
     def page(self, *, page_size: int, after: Position | None = None) -> list[Freeze]:
         """All freezes, the latest first; ``after`` is when the last one before was opened, and its id."""

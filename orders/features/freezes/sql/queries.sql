@@ -1,8 +1,18 @@
 -- What is read of freezes. One is in force until it has given back: it cancels nobody between its end and then.
 
+-- name: get
+-- One freeze.
+-- :id      uuid
+-- returns  id, client, reason, opened_by, opened_at, ends_at, left_ms, asked_ms, give_back_seconds, thawed_by,
+--          given_back, given_back_at
+SELECT id, (SELECT name FROM api_clients WHERE api_clients.id = client_id) AS client, reason, opened_by, opened_at,
+    ends_at, ceil(extract(epoch FROM ends_at - statement_timestamp()) * 1000)::bigint AS left_ms, asked_ms,
+    give_back_seconds, thawed_by, given_back, given_back_at
+FROM freezes
+WHERE id = :id::uuid;
+
 -- name: list_in_force
--- Freezes in force, the one that ends first before the others; or one freeze, in force or not.
--- :id      uuid     null: all
+-- Freezes in force, the one that ends first before the others.
 -- :most    integer  null: all
 -- returns  id, client, reason, opened_by, opened_at, ends_at, left_ms, asked_ms, give_back_seconds, thawed_by,
 --          given_back, given_back_at
@@ -10,12 +20,8 @@ SELECT id, (SELECT name FROM api_clients WHERE api_clients.id = client_id) AS cl
     ends_at, ceil(extract(epoch FROM ends_at - statement_timestamp()) * 1000)::bigint AS left_ms, asked_ms,
     give_back_seconds, thawed_by, given_back, given_back_at
 FROM freezes
-WHERE id = ANY (ARRAY(
-    SELECT :id::uuid
-    UNION ALL
-    SELECT id FROM freezes
-    WHERE :id::uuid IS NULL AND given_back_at IS NULL
-      AND ends_at > timestamptz '1970-01-01 UTC'))  -- any: so that the index of these is searched
+WHERE given_back_at IS NULL
+  AND ends_at > timestamptz '1970-01-01 UTC'        -- any: so that the index of these is searched
 ORDER BY ends_at, id LIMIT :most::integer;
 
 -- name: list_latest
