@@ -67,9 +67,7 @@ def create_app(engine: sa.Engine | None = None, hold_seconds: float = 600) -> Fl
     def hold(seat: str) -> dict[str, object]:
         until = records.after(hold_seconds)
         done = change(seat, free, status="held", held_by=request.args["by"], held_until=until)
-        scheduler.schedule(
-            seat, delay_ms=1000 * hold_seconds
-        )  # if it is lost, the sweep finds the seat
+        scheduler.schedule(seat, delay_ms=1000 * hold_seconds)  # what is lost, the sweep finds
         return done
 
     @app.post("/seats/<seat>/pay")

@@ -56,7 +56,7 @@ class Hooks:
         self.clocks: list[Callable[[], datetime | None]] = []
         #: In a worker, about once a second.
         self.ticks: list[Callable[[], object]] = []
-        #: Who has had locks for long that cancellations may wait for.
+        #: Who has long held locks that cancellations may be waiting for.
         self.locked: list[Callable[[sa.Connection], Iterable[object]]] = []
         #: Why an order is unpaid, each cause in a sentence. Raises StorageUnavailable.
         self.why: list[Callable[[str, sa.Engine], Iterable[str]]] = []

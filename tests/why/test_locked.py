@@ -30,7 +30,7 @@ def test_who_holds_a_row_is_found_while_it_is_locked(shop: Shop, table: sa.Table
         stranger.execute(sa.select(table).with_for_update())
         [found] = look(shop)
         assert (found.tables, found.pid, found.since) == (table.name, pid, since)
-        assert str(found).startswith(f"pid {pid} has had locks in {table} since {since:%T} UTC")
+        assert str(found).startswith(f"pid {pid} has held locks on {table} since {since:%T} UTC")
         # <doctor>
         finding = examined(shop)
         assert (finding.level, finding.summary) == ("warning", str(found))
@@ -88,7 +88,7 @@ def test_the_page_looks_for_locked_rows(migrated_url: str, valkey: Valkey, table
             stranger.execute(sa.select(table).with_for_update())
             [shown] = ShownRecords(services.watching, services.hooks).state()["locked"]
         assert ShownRecords(services.watching, services.hooks).state()["locked"] == []
-    assert f" has had locks in {table} since " in shown
+    assert f" has held locks on {table} since " in shown
 
 
 # </ops>

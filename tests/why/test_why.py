@@ -214,7 +214,7 @@ def not_thawing(case: Case) -> Iterator[None]:
 
 
 @cause(
-    r"pid PID has had locks in unpaid_orders since \d\d:\d\d:\d\d UTC \(.*, idle in transaction\)"
+    r"pid PID has held locks on unpaid_orders since \d\d:\d\d:\d\d UTC \(.*, idle in transaction\)"
 )
 def locked(case: Case) -> Iterator[int]:
     with case.services.engine.begin() as stranger:
@@ -222,14 +222,14 @@ def locked(case: Case) -> Iterator[int]:
         yield stranger.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
 
 
-@cause(r"pid PID has had locks in stock_items since .* UTC.*")
+@cause(r"pid PID has held locks on stock_items since .* UTC.*")
 def stock_locked(case: Case) -> Iterator[int]:
     with case.services.engine.begin() as stranger:
         stranger.execute(sa.select(stock_items).with_for_update())
         yield stranger.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
 
 
-@cause(r"pid PID has had locks in order_events, stock_items, stops since .* UTC \(.*\)")
+@cause(r"pid PID has held locks on order_events, stock_items, stops since .* UTC \(.*\)")
 def tables_locked(case: Case) -> Iterator[int]:
     """As creating an index does, or altering a table."""
     with case.services.engine.begin() as stranger:
@@ -237,7 +237,7 @@ def tables_locked(case: Case) -> Iterator[int]:
         yield stranger.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
 
 
-@cause(r"pid \d+ has had locks in unpaid_orders since .* UTC \(.*, active, waits for pid PID\)")
+@cause(r"pid \d+ has held locks on unpaid_orders since .* UTC \(.*, active, waits for pid PID\)")
 def locked_by_one_who_waits(case: Case) -> Iterator[int]:
     with (
         ThreadPoolExecutor(1) as pool,
@@ -254,7 +254,7 @@ def locked_by_one_who_waits(case: Case) -> Iterator[int]:
         waiting.result()
 
 
-@cause(r"prepared transaction a payment has had locks in unpaid_orders since .* UTC")
+@cause(r"prepared transaction a payment has held locks on unpaid_orders since .* UTC")
 def prepared(case: Case) -> Iterator[None]:
     case.execute("BEGIN; SELECT FROM unpaid_orders FOR UPDATE; PREPARE TRANSACTION 'a payment'")
     try:
@@ -378,8 +378,8 @@ def test_who_locks_out_all_readers_is_told(api: Api) -> None:
         [shown] = case.page.get(f"orders/{case.id}")["why"]
         stranger.execute(sa.text("LOCK TABLE unpaid_orders IN ACCESS EXCLUSIVE MODE"))
         told = run(case.api, "why", case.id).stdout
-    assert shown.startswith(f"pid {pid} has had locks in freezes since ")
-    assert told.startswith(f"pid {pid} has had locks in freezes, unpaid_orders since ")
+    assert shown.startswith(f"pid {pid} has held locks on freezes since ")
+    assert told.startswith(f"pid {pid} has held locks on freezes, unpaid_orders since ")
 
 
 # </ops>

@@ -28,7 +28,7 @@ from .pauses import TablePauses
 from .statements import RecordStatements
 from .transactions import Transactions
 
-#: A table's, or an attribute of a mapped class.
+#: A column of a table, or an attribute of a mapped class.
 Column = sa.SQLColumnExpression[Any]
 #: ``handle(connection, ids)`` handles records in the transaction that has locked them.
 HandleRecords = Callable[[sa.Connection, Sequence[Any]], object]
@@ -248,7 +248,7 @@ def _look_again(ms: float, task: Task | None) -> Retry:
 
 
 def _column(column: Column) -> sa.Column[Any]:
-    """The table's own. Raises TypeError if it is none's."""
+    """The column of the table. Raises TypeError for anything else."""
     found: Any = getattr(column, "__clause_element__", lambda: column)()
     if not isinstance(found, sa.Column) or not isinstance(found.table, sa.Table):
         raise TypeError(f"{column} is not a column of a table")

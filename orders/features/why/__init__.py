@@ -1,1 +1,1 @@
-"""Why an order is still unpaid, and who has had locks for long that cancellations may wait for."""
+"""Why an order is still unpaid, and who has long held locks that cancellations may be waiting for."""

@@ -34,9 +34,9 @@ def say_why(order_id: str) -> None:
 def _check(sql: sa.Connection) -> Finding:
     found = lockers(sql)
     if not found:
-        return ok("orders.locked", "nobody has had locks for long")
+        return ok("orders.locked", "nobody has held a lock for long")
     advice = (
-        "Orders may wait for it. See what that connection does (pg_stat_activity), and end it if it is stuck: "
+        "Orders may be waiting for it. See what that connection does (pg_stat_activity), and end it if it is stuck: "
         "SELECT pg_terminate_backend(PID)."
     )
     return warning("orders.locked", "; ".join(map(str, found)), advice)

@@ -1,4 +1,4 @@
-"""Who has had locks for long that cancellations may wait for."""
+"""Who has long held locks that cancellations may be waiting for."""
 
 from datetime import datetime
 from typing import NamedTuple
@@ -31,7 +31,7 @@ class Locker(NamedTuple):
         who = f"pid {self.pid}" if self.pid else f"prepared transaction {self.prepared or ''}"
         since = "" if self.since is None else f" since {self.since:%H:%M:%S} UTC"
         facts = ", ".join(filter(None, (self.application, self.state)))
-        return f"{who} has had locks in {self.tables}{since}" + (f" ({facts})" if facts else "")
+        return f"{who} has held locks on {self.tables}{since}" + (f" ({facts})" if facts else "")
 
 
 def lockers(connection: sa.Connection, *, long_ms: int | None = None) -> list[Locker]:

@@ -1,4 +1,4 @@
--- The transactions that have had locks for long which cancellations may wait for, the oldest first.
+-- The transactions that have long held locks for which cancellations may be waiting, the oldest first.
 --
 -- :long_ms  bigint
 -- returns   tables, pid, prepared, since, application, state
