@@ -28,6 +28,7 @@ from devtools.accounts import create_key
 from orders.config import Settings
 from orders.timeouts import MOST_LINES, flows
 from orders.wiring import bootstrap
+from worker import Settlement, Verb
 from worker.watch.logs import configure_logging
 
 CONNECTIONS, LEASE_MS = 8, 60_000
@@ -230,7 +231,7 @@ def _batches(
             marks.append(time.perf_counter())
             assert not flow.handler(tasks)
             marks.append(time.perf_counter())
-            queue.ack(tasks)
+            queue.settle([Settlement(tasks, Verb.DONE)])
             marks.append(time.perf_counter())
             for each, (start, end) in zip(took.values(), itertools.pairwise(marks), strict=True):
                 each.append(1000 * (end - start))

@@ -10,7 +10,7 @@ from .errors import described
 from .findings import Checks
 from .pauses import Pauses
 
-#: Claim, ack and release unpack a batch onto Lua's stack, which holds about 8,000 values;
+#: Scripts unpack a batch onto Lua's stack, which holds about 8,000 values;
 #: a claim pushes two for each task.
 MAX_BATCH_SIZE = 2000
 #: A due time is a double, which is an exact integer up to 2**53. Now plus this delay stays well below that.

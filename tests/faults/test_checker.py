@@ -14,6 +14,7 @@ from orders.queues import QUEUE
 from orders.wiring import Services
 from tests.kit.expiring import expire_now
 from tests.kit.moments import now
+from tests.kit.settling import ack, release, retry
 from tests.kit.site import ON_HAND, SKUS, Build, Site
 from tests.kit.states import status
 from worker import DelayQueue, Due, LeaseLost
@@ -41,7 +42,7 @@ def test_a_sound_history_is_not_reported(site: Site) -> None:
     assert check(site, complete=True) == set()
     expire(site.services, ids[:10])
     for task in site.queue.claim(20, 1000).tasks:
-        site.queue.ack([task])
+        ack(site.queue, [task])
     expire(site.services, ids)
     assert check(site, drained=True, complete=True) == set()
 
@@ -49,7 +50,7 @@ def test_a_sound_history_is_not_reported(site: Site) -> None:
 def test_ack_before_commit_loses_a_check(site: Site) -> None:
     site.place(1, -1, -1)
     claim = site.queue.claim(1, 1000)
-    site.queue.ack(claim.tasks)
+    ack(site.queue, claim.tasks)
     # ... and here the worker dies, before its transaction commits.
     assert check(site, complete=True) == {"S4"}
 
@@ -176,10 +177,10 @@ def test_release_without_the_token_ends_another_workers_lease(site: Site) -> Non
     assert [task.id for task in holder.tasks] == [task.id for task in zombie.tasks]
     held = {task.id: task.token for task in holder.tasks}
     with pytest.raises(LeaseLost):
-        site.queue.release(zombie.tasks)
+        release(site.queue, zombie.tasks)
     assert check(site, held=held) == set()
     unfenced = variant(site, "settle", "string.sub(kept, 1, 64) == token", "true")
-    unfenced.release(zombie.tasks)
+    release(unfenced, zombie.tasks)
     assert check(site, held=held) == {"S5"}
 
 
@@ -187,7 +188,7 @@ def test_a_sweep_that_ignores_unpaid_queues_settled_orders(site: Site) -> None:
     ids = site.place(5, -1, -1)
     expire(site.services, ids)
     for task in site.queue.claim(5, 1000).tasks:
-        site.queue.ack([task])
+        ack(site.queue, [task])
     assert check(site, drained=True) == set()
     with site.services.engine.connect() as connection:
         everything = connection.execute(sa.select(orders.c.id)).scalars().all()
@@ -210,8 +211,8 @@ def test_zadd_before_zrem_stops_a_worker_whose_redis_is_full(site: Site) -> None
     assert wrong != script("settle")
     [first, second] = claim.tasks
     with pytest.raises(redis.ResponseError, match="maxmemory"):
-        with_script(site, "settle", wrong).retry([(first, 1)])
-    site.queue.retry([(second, 1)])
+        retry(with_script(site, "settle", wrong), [(first, 1)])
+    retry(site.queue, [(second, 1)])
     assert site.queue.stats().leased == 1
 
 

@@ -10,6 +10,7 @@ import redis
 from tests.kit.moves import WORKERS, Move
 from tests.kit.queue_model import DAY, SLACK, Machine, Run, Said
 from tests.kit.queue_steps import never_sent
+from tests.kit.settling import ack
 from worker import DelayQueue, Due, Task
 from worker.queue.memory import Memory
 from worker.queue.replies import Verb
@@ -147,7 +148,7 @@ class QueueWorld(Machine):
             for queue in self._queues() if round_ < 1 else [self.queue]:
                 queue.restore(records)
                 claim = queue.claim(LIMIT, LEASE)
-                queue.ack(claim.tasks)
+                ack(queue, claim.tasks)
                 left -= {task.id for task in claim.tasks}
                 assert not claim.paused, "the pause came back"
             if not claim.tasks and claim.next_in_ms is None:

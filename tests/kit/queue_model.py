@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 
 from tests.kit.queue_state import NOBODY, State, attempts, state
 from tests.kit.queue_steps import PUTS, QueueAt, never_sent, numbered, reply_lost
+from tests.kit.settling import ack, dead_letter, release, retry
 from worker import Cancelled, Due, LeaseLost, Scheduled, Task
 from worker.queue.environment import Environment
 from worker.queue.replies import Restored, Seeded, Stats, Verb
@@ -504,12 +505,12 @@ class Machine(RuleBasedStateMachine):
 
     @rule(task=claimed)
     def ack(self, task: Task) -> None:
-        if self.settles(task, lambda: self.queue.ack([task])):
+        if self.settles(task, lambda: ack(self.queue, [task])):
             del self.known[task.id]
 
     @rule(task=claimed, delay=DELAYS, verb=st.sampled_from(PUTS))
     def retry(self, task: Task, delay: float, verb: Verb) -> None:
-        if not self.settles(task, lambda: self.queue.retry([(task, delay)], verb)):
+        if not self.settles(task, lambda: retry(self.queue, [(task, delay)], verb)):
             return
         known = self.known[task.id]
         known.place, known.at = "scheduled", self.now + ceil(delay)
@@ -527,7 +528,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(task=claimed)
     def release(self, task: Task) -> None:
-        if self.settles(task, lambda: self.queue.release([task])):
+        if self.settles(task, lambda: release(self.queue, [task])):
             known = self.known[task.id]
             known.place, known.at = "scheduled", known.tried.due
             known.tried.token, known.tried.span = NOBODY, 0
@@ -535,7 +536,7 @@ class Machine(RuleBasedStateMachine):
     @rule(task=claimed)
     def dead_letter(self, task: Task) -> None:
         burial = (task, "bad", ValueError("x"))
-        if not self.settles(task, lambda: self.queue.dead_letter([burial])):
+        if not self.settles(task, lambda: dead_letter(self.queue, [burial])):
             return
         known = self.known[task.id]
         known.place, known.at, known.tried.token = "dead", self.now, NOBODY

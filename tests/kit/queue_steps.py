@@ -11,6 +11,7 @@ import pytest
 import redis
 from redis.commands.core import Script
 
+from tests.kit.settling import dead_letter, retry
 from worker import DelayQueue, Task
 from worker.queue.environment import Environment
 from worker.queue.replies import Verb
@@ -71,14 +72,14 @@ def bury(queue: DelayQueue, *ids: str) -> None:
     """Bury tasks that were due at 0, 1, 2, ...: the first named first, at 1."""
     queue.schedule_many((task_id, n, b"") for n, task_id in enumerate(ids))
     while tasks := queue.claim(2000, 1000, now_ms=len(ids)).tasks:
-        queue.dead_letter([(task, "bad", None) for task in tasks], now_ms=1)
+        dead_letter(queue, [(task, "bad", None) for task in tasks], now_ms=1)
 
 
 def claimed_with_counts(queue: DelayQueue) -> list[Task]:
     """Task a, due at 1000, claimed at 2000 for 10 ms, with one failure and one delivery behind it."""
     queue.schedule("a", 1000, b"x")
     [task] = queue.claim(1, 10, now_ms=1000).tasks
-    queue.retry([(task, 10)], Verb.FAILED, now_ms=1000)
+    retry(queue, [(task, 10)], Verb.FAILED, now_ms=1000)
     queue.claim(1, 10, now_ms=1010)
     tasks = queue.claim(1, 10, now_ms=2000).tasks
     assert (tasks[0].failures, tasks[0].deliveries, tasks[0].attempt) == (1, 1, 3)
@@ -95,6 +96,6 @@ def bury_now(queue: DelayQueue, *ids: str, error: Exception | None = None) -> No
     """Make dead letters of tasks that failed once."""
     for task_id in ids:
         queue.schedule(task_id, 1)
-        queue.retry([(queue.claim(1, 60_000).tasks[0], 0)], Verb.FAILED)
+        retry(queue, [(queue.claim(1, 60_000).tasks[0], 0)], Verb.FAILED)
         [task] = queue.claim(1, 60_000).tasks
-        queue.dead_letter([(task, "it will not do", error)])
+        dead_letter(queue, [(task, "it will not do", error)])

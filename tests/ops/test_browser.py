@@ -338,7 +338,7 @@ def test_why_an_order_is_still_unpaid_is_shown(site: Site) -> None:
         site.queue.schedule(order_id, 1)
         [task] = site.queue.claim(1, 60_000).tasks
         error = OSError("connection refused")
-        site.queue.settle([Settlement(task, Verb.FAILED, 600_000, error)])
+        site.queue.settle([Settlement([task], Verb.FAILED, 600_000, error)])
     page = site.logged_in()
     show(page, f"order/{order_id}")
     page.until("document.querySelector('#timeline').children.length === 1", "its time line")

@@ -12,6 +12,7 @@ from devtools.valkey import Valkey
 from orders.features.ops.routes import Tools
 from orders.queues import QUEUE
 from tests.kit.api import Api, content
+from tests.kit.settling import dead_letter
 from tests.ops.page import Page
 from worker import DelayQueue, Due, Flow
 from worker.cli import main
@@ -64,7 +65,7 @@ def server(redis_client: redis.Redis) -> Any:
     queue = DelayQueue(redis_client, QUEUE)
     queue.schedule_many((task_id, 1, b"") for task_id in DEAD)
     while tasks := queue.claim(500, 60_000).tasks:
-        queue.dead_letter([(task, "it will not do", ValueError("x")) for task in tasks])
+        dead_letter(queue, [(task, "it will not do", ValueError("x")) for task in tasks])
     queue.schedule_many((task_id, 1, b"") for task_id in LEASED)
     queue.claim(len(LEASED), 3_600_000)
     queue.schedule_many((task_id, FAR_AWAY_MS, b"") for task_id in WAITING)

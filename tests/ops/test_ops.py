@@ -144,7 +144,7 @@ def test_an_overdue_order_whose_check_is_put_off_is_told_with_the_reason(
     queue.schedule(order_id, 1)
     [task] = queue.claim(1, 60_000).tasks
     refused = OSError("connection refused")
-    queue.settle([Settlement(task, Verb.FAILED, 600_000, refused)])
+    queue.settle([Settlement([task], Verb.FAILED, 600_000, refused)])
     put_off = page.get("state")["sql"]["overdue"]["put_off"]
     assert put_off["count"] == 1
     assert put_off["such"].startswith("failed 1 time: OSError: connection refused; next try in ")

@@ -11,6 +11,7 @@ from devtools.make_env import write_env
 from devtools.processes import GRANIAN, ROOT, wait_until
 from devtools.valkey import Valkey
 from orders.queues import queue_names
+from tests.kit.settling import ack
 from worker import DelayQueue, connect
 
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
@@ -139,7 +140,7 @@ def test_what_redis_wrote_is_there_after_it_was_killed(server: Valkey) -> None:
     with connect(server.url, reconnect=True) as client:
         queue = DelayQueue(client, "order-timeout")
         queue.schedule_many([("done", 0, b""), ("waits", 2**52, b"")])
-        queue.ack(queue.claim(1, 60_000).tasks)
+        ack(queue, queue.claim(1, 60_000).tasks)
         before = queue.stats(now_ms=0)
         assert (before.scheduled, before.leased) == (1, 0)
 

@@ -1,6 +1,7 @@
 """The operator's side: look at dead letters, put them back, delete them."""
 
 from tests.kit.queue_steps import bury
+from tests.kit.settling import dead_letter
 from worker import DelayQueue
 from worker.queue.replies import Letter
 
@@ -16,7 +17,7 @@ def test_dead_letters_are_listed_newest_first(queue: DelayQueue) -> None:
 def test_a_letter_says_why_and_what_the_task_carried(queue: DelayQueue) -> None:
     queue.schedule("a", 1000, b"\xff")
     [task] = queue.claim(1, 1000, now_ms=1500).tasks
-    queue.dead_letter([(task, 'said "no"\n', ValueError("bad"))], now_ms=2000)
+    dead_letter(queue, [(task, 'said "no"\n', ValueError("bad"))], now_ms=2000)
     story = {
         "reason": 'said "no"\n',
         "error": "ValueError: bad",
@@ -32,7 +33,7 @@ def test_a_letter_says_why_and_what_the_task_carried(queue: DelayQueue) -> None:
 def test_the_times_in_a_letter_are_exact(queue: DelayQueue) -> None:
     queue.schedule("a", 1234567890123456)
     [task] = queue.claim(1, 1000, now_ms=1234567890123456).tasks
-    queue.dead_letter([(task, "bad", None)], now_ms=1234567890123457)
+    dead_letter(queue, [(task, "bad", None)], now_ms=1234567890123457)
     [letter] = queue.dead()
     assert letter.story["due_at_ms"] == 1234567890123456
     assert letter.story["died_at_ms"] == 1234567890123457
@@ -42,7 +43,7 @@ def test_the_times_in_a_letter_are_exact(queue: DelayQueue) -> None:
 def test_a_long_error_is_cut(queue: DelayQueue) -> None:
     queue.schedule("a", 1)
     [task] = queue.claim(1, 1000, now_ms=1).tasks
-    queue.dead_letter([(task, "bad" * 100_000, ValueError("x" * 100_000))], now_ms=1)
+    dead_letter(queue, [(task, "bad" * 100_000, ValueError("x" * 100_000))], now_ms=1)
     assert len(queue.dead()[0].story["reason"]) == 2000
     assert len(queue.dead()[0].story["error"]) == 2000
     assert len(queue.dead()[0].story["traceback"]) == 4000
@@ -57,7 +58,7 @@ def test_a_letter_says_where_its_error_was_raised(queue: DelayQueue) -> None:
     try:
         overdrawn()
     except ValueError as error:
-        queue.dead_letter([(task, "bad", error)], now_ms=1)
+        dead_letter(queue, [(task, "bad", error)], now_ms=1)
     [letter] = queue.dead()
     assert letter.story["traceback"].startswith("Traceback")
     assert "in overdrawn\n" in letter.story["traceback"]

@@ -7,6 +7,7 @@ import redis
 
 from tests.kit.queue_state import NOBODY, State, state
 from tests.kit.queue_steps import PUTS, claimed_with_counts, one
+from tests.kit.settling import ack, dead_letter, release, retry
 from tests.queue.conftest import REAL
 from worker import DelayQueue, LeaseLost, Task
 from worker.flow import MAX_BATCH_SIZE
@@ -16,15 +17,15 @@ Settle = Callable[[DelayQueue, list[Task]], None]
 
 
 def _putting_back(verb: Verb) -> Settle:
-    return lambda queue, tasks: queue.retry([(task, 50) for task in tasks], verb, now_ms=3000)
+    return lambda queue, tasks: retry(queue, [(task, 50) for task in tasks], verb, now_ms=3000)
 
 
 VERBS: dict[str, Settle] = {
-    "ack": DelayQueue.ack,
+    "ack": ack,
     **{verb: _putting_back(verb) for verb in PUTS},
-    "release": DelayQueue.release,
-    "dead_letter": lambda queue, tasks: queue.dead_letter(
-        [(task, "bad", None) for task in tasks], now_ms=3000
+    "release": release,
+    "dead_letter": lambda queue, tasks: dead_letter(
+        queue, [(task, "bad", None) for task in tasks], now_ms=3000
     ),
 }
 
@@ -53,8 +54,8 @@ def test_the_largest_batch_is_claimed_and_settled(queue: DelayQueue) -> None:
     queue.schedule_many((str(n), 1000, b"x") for n in range(MAX_BATCH_SIZE + 1))
     tasks = queue.claim(MAX_BATCH_SIZE, 1000, now_ms=1000).tasks
     assert len(tasks) == MAX_BATCH_SIZE
-    queue.release(tasks)
-    queue.ack(queue.claim(MAX_BATCH_SIZE, 1000, now_ms=1000).tasks)
+    release(queue, tasks)
+    ack(queue, queue.claim(MAX_BATCH_SIZE, 1000, now_ms=1000).tasks)
     left = state(queue)
     assert len(left["scheduled"]) == len(left["payloads"]) == 1
     assert "leased" not in left
@@ -86,7 +87,7 @@ def test_a_lease_whose_token_was_spoiled_ends_like_any_other(queue: DelayQueue, 
     assert task == Task(
         "a", deliveries=1, due_at_ms=2000, token=task.token, attempt=2, appointment_ms=2000
     )
-    queue.ack([task])
+    ack(queue, [task])
     assert state(queue) == {}
 
 
@@ -101,7 +102,7 @@ def test_a_record_of_another_version_loses_no_task(queue: DelayQueue, notes: str
     queue.schedule("a", 1000, b"x")
     tasks = queue.claim(1, 5000, now_ms=1000).tasks
     queue._redis.hset(queue.keys.tokens, "a", f"{tasks[0].token}v2 1 2{notes}")
-    queue.retry([(tasks[0], 0)], Verb.FAILED, now_ms=2000)
+    retry(queue, [(tasks[0], 0)], Verb.FAILED, now_ms=2000)
     task = one(queue, 2000)
     assert (task.payload, task.failures) == (b"x", 1), "its numbers may mean anything"
 
@@ -115,11 +116,11 @@ def test_a_delay_in_the_past_loses_nothing_of_what_was_counted(
     queue: DelayQueue, put: Verb, delay_ms: float
 ) -> None:
     [task] = claimed_with_counts(queue)
-    queue.retry([(task, delay_ms)], put, now_ms=3000)
+    retry(queue, [(task, delay_ms)], put, now_ms=3000)
     again = one(queue, 3000)
     assert (again.attempt, again.idempotency_key) == (4, task.idempotency_key)
     assert (again.failures, again.deliveries) == ((2, 1) if put is Verb.FAILED else (0, 0))
-    queue.retry([(again, 0)], Verb.FAILED, now_ms=3000)
+    retry(queue, [(again, 0)], Verb.FAILED, now_ms=3000)
     assert one(queue, 3000).attempt == 5
 
 
@@ -132,9 +133,9 @@ def test_tasks_of_several_claims_are_settled_in_one_call_each_once(queue: DelayQ
     queue.schedule_many((name, 1000, b"x") for name in "abcd")
     tasks = [queue.claim(1, 1000, now_ms=1000).tasks[0] for _ in "abcd"]
     verbs = [Verb.DONE, Verb.DEAD, Verb.RELEASED, Verb.LATER]
-    rows = [Settlement(task, verb, 9) for task, verb in zip(tasks, verbs, strict=True)]
+    rows = [Settlement([task], verb, 9) for task, verb in zip(tasks, verbs, strict=True)]
     with pytest.raises(LeaseLost, match="a, d"):
-        queue.settle([*rows, Settlement(tasks[0], Verb.LATER), rows[3]], now_ms=2000)
+        queue.settle([*rows, Settlement([tasks[0]], Verb.LATER), rows[3]], now_ms=2000)
     after = state(queue)
     assert (after["scheduled"], after["dead"]) == ({"c": 1000, "d": 2009}, ["b"])
     assert after["payloads"].keys() == {*"bcd"}
@@ -143,7 +144,7 @@ def test_tasks_of_several_claims_are_settled_in_one_call_each_once(queue: DelayQ
 def test_tasks_of_several_claims_are_extended_in_one_call(queue: DelayQueue) -> None:
     queue.schedule_many((name, 1000, b"") for name in "abc")
     tasks = [queue.claim(1, 1000, now_ms=1000).tasks[0] for _ in "abc"]
-    queue.ack(tasks[1:2])
+    ack(queue, tasks[1:2])
     with pytest.raises(LeaseLost) as lost:
         queue.extend(tasks, 5000, now_ms=1500)
     assert lost.value.ids == ("b",)
@@ -153,7 +154,7 @@ def test_tasks_of_several_claims_are_extended_in_one_call(queue: DelayQueue) -> 
 # -- settle without one --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("put_back", [DelayQueue.release, VERBS["failed"], VERBS["dead_letter"]])
+@pytest.mark.parametrize("put_back", [release, VERBS["failed"], VERBS["dead_letter"]])
 def test_what_stands_where_no_token_does_is_no_proof(
     queue: DelayQueue, put_back: Settle, write: Settle
 ) -> None:
@@ -179,12 +180,12 @@ def test_who_runs_a_task_settles_no_other_of_the_same_id_and_time(queue: DelayQu
     old = one(queue, 1000)
     queue.schedule("a", 1000, b"new")
     with pytest.raises(LeaseLost):
-        queue.ack([old])
+        ack(queue, [old])
     new = one(queue, 1000)
     assert new.payload == b"new"
     with pytest.raises(LeaseLost):
-        queue.ack([old])
-    queue.ack([new])
+        ack(queue, [old])
+    ack(queue, [new])
     assert state(queue) == {}
 
 
@@ -210,7 +211,7 @@ def test_lost_leases_are_named_across_slices(queue: DelayQueue) -> None:
     tasks = queue.claim(1200, 100, now_ms=1000).tasks
     queue.schedule_many([("0001", 7000, b""), ("1100", 7000, b"")])
     with pytest.raises(LeaseLost, match="0001, 1100"):
-        queue.ack(tasks)
+        ack(queue, tasks)
     assert state(queue) == {"scheduled": {"0001": 7000, "1100": 7000}}
 
 
@@ -225,7 +226,7 @@ def _assert_writes_nothing(queue: DelayQueue, settle: Settle, tasks: list[Task])
 def test_what_is_done_leaves_with_the_next_claim(client: redis.Redis, queue: DelayQueue) -> None:
     queue.schedule_many([("a", 1000, b"x"), ("b", 1001, b"")])
     with queue.line.opened():
-        done = queue.claim(1, 10_000).tasks
+        done = [Settlement(queue.claim(1, 10_000).tasks, Verb.DONE)]
         client.script_flush()
         settled, claimed = queue.settle_and_claim(done, 1, 10_000)
         settled()

@@ -6,6 +6,7 @@ import pytest
 
 from tests.kit.queue_state import state
 from tests.kit.queue_steps import PUTS, bury
+from tests.kit.settling import dead_letter, retry
 from worker import DelayQueue, Place, Settlement, TaskState, Verb
 
 
@@ -23,7 +24,7 @@ def test_letters_are_read_by_id_and_in_that_order(
 def test_payloads_are_read_only_when_they_are_asked_for(queue: DelayQueue) -> None:
     queue.schedule("a", 1, b"large")
     [task] = queue.claim(1, 10, now_ms=1).tasks
-    queue.dead_letter([(task, "bad", None)], now_ms=1)
+    dead_letter(queue, [(task, "bad", None)], now_ms=1)
     assert [letter.payload for letter in queue.letters(["a"])] == [b"large"]
     assert [letter.payload for letter in queue.letters(["a"], with_payloads=False)] == [b""]
 
@@ -41,7 +42,7 @@ def test_a_task_is_looked_up_wherever_it_is(queue: DelayQueue) -> None:
     bury(queue, "dead")
     queue.schedule("held", 1000)
     [task] = queue.claim(1, 500, now_ms=1000).tasks
-    queue.retry([(task, 0)], Verb.FAILED, now_ms=1100)
+    retry(queue, [(task, 0)], Verb.FAILED, now_ms=1100)
     [task] = queue.claim(1, 500, now_ms=1200).tasks
     queue.schedule("waiting", 3000)
     before = state(queue)
@@ -63,7 +64,7 @@ def test_why_a_task_was_put_back_is_told_until_it_is_put_back_without_a_reason(
 ) -> None:
     def put_back(verb: Verb, error: Exception | None = None) -> TaskState:
         [task] = queue.claim(1, 500, now_ms=2000).tasks
-        queue.settle([Settlement(task, verb, 0, error)], now_ms=2000)
+        queue.settle([Settlement([task], verb, 0, error)], now_ms=2000)
         return queue.look_up_many(["a"], now_ms=2000)["a"]
 
     queue.schedule("a", 1000)

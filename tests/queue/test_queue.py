@@ -8,7 +8,8 @@ import redis
 
 from tests.kit.queue_state import Messages, state
 from tests.kit.queue_steps import bury
-from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled
+from tests.kit.settling import ack, release, retry
+from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled, Settlement, Verb
 from worker.queue.formats import SLICE
 
 NEVER = 2**53 - 1
@@ -113,8 +114,8 @@ def test_a_due_time_pushed_by_others_is_never_fatal(
     client.zadd(queue.keys.scheduled, {"odd": score})
     [task] = queue.claim(1, 1000, now_ms=2000).tasks
     assert task.due_at_ms == max(0, math.floor(max(score, -1)))
-    queue.release([task])
-    queue.ack(queue.claim(1, 1000, now_ms=2000).tasks)
+    release(queue, [task])
+    ack(queue, queue.claim(1, 1000, now_ms=2000).tasks)
     assert state(queue) == {}
 
 
@@ -185,9 +186,9 @@ def test_a_message_is_published_only_when_the_head_moves_earlier(
     queue.restore([Due("c", 2000)], now_ms=0)
     assert messages.count() == 1
     [task, other] = queue.claim(2, 1000, now_ms=3000).tasks
-    queue.retry([(task, 90_000)], now_ms=3000)
+    retry(queue, [(task, 90_000)], now_ms=3000)
     assert messages.count() == 0
-    queue.retry([(other, 1)], now_ms=3000)
+    retry(queue, [(other, 1)], now_ms=3000)
     assert messages.count() == 1
 
 
@@ -199,7 +200,7 @@ def test_a_release_a_requeue_and_a_resume_wake_workers(
     queue.requeue(["a"], now_ms=1000)
     assert messages.count() == 1
     tasks = queue.claim(1, 1000, now_ms=1000).tasks
-    queue.release(tasks)
+    release(queue, tasks)
     assert messages.count() == 1
     queue.pause()
     assert messages.count() == 0
@@ -217,7 +218,7 @@ def test_two_queues_on_one_server_do_not_meet(client: redis.Redis, queue: DelayQ
     queue.schedule("a", 1000)
     other.schedule("a", 2000)
     other.pause()
-    queue.ack(queue.claim(9, 1000, now_ms=9000).tasks)
+    ack(queue, queue.claim(9, 1000, now_ms=9000).tasks)
     assert state(queue) == {}
     assert state(other) == {"scheduled": {"a": 2000}, "paused": "1"}
 
@@ -234,7 +235,7 @@ def test_the_servers_own_clock_is_used_unless_a_time_is_given(
     for wait in (claim.next_in_ms, queue.claim(9, 60_000).next_in_ms):
         assert wait is not None
         assert 0 < wait <= 60_000
-    queue.retry([(claim.tasks[0], 60_000)])
+    retry(queue, [(claim.tasks[0], 60_000)])
     assert state(queue)["scheduled"]["past"] >= now_ms + 60_000
 
 
@@ -264,13 +265,11 @@ def test_a_destroyed_queue_leaves_no_key_and_no_lease(
 
     assert state(queue) == {}
     assert state(other) == {"scheduled": {"a": 1}}
-    for settle in (queue.ack, queue.release, lambda held: queue.extend(held, 1000)):
+    for verb in Verb:
         with pytest.raises(LeaseLost, match="held"):
-            settle([task])
+            queue.settle([Settlement([task], verb, 1)])
     with pytest.raises(LeaseLost, match="held"):
-        queue.retry([(task, 1)])
-    with pytest.raises(LeaseLost, match="held"):
-        queue.dead_letter([(task, "bad", None)])
+        queue.extend([task], 1000)
     assert state(queue) == {}
 
 

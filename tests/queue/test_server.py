@@ -13,6 +13,7 @@ from devtools.valkey import Valkey
 from tests.kit.length import quick_first
 from tests.kit.queue_state import attempts, state
 from tests.kit.queue_steps import one, reply_lost
+from tests.kit.settling import ack, dead_letter, release, retry
 from tests.queue.conftest import REAL
 from worker import Cancelled, DelayQueue, Due, Task, UnsafeServer, connect
 from worker.queue.replies import Verb
@@ -48,12 +49,12 @@ def test_a_task_costs_no_more_commands_than_these(
     client: Any, queue: DelayQueue, payload: bytes, most: int
 ) -> None:
     queue.schedule("first", 1)
-    queue.ack(queue.claim(1, 60_000).tasks)
+    ack(queue, queue.claim(1, 60_000).tasks)
     client.config_resetstat()
     for n in range(200):
         queue.schedule(f"{n}", n, payload)
     for tasks in [queue.claim(1, 60_000).tasks for _ in range(200)]:
-        queue.ack(tasks)
+        ack(queue, tasks)
     calls = [int(command["calls"]) for command in client.info("commandstats").values()]
     # The first one wakes somebody; that others hold tasks costs three, and that more is due one in every second claim.
     assert sum(calls) / 200 < most + 0.1
@@ -165,22 +166,22 @@ def test_with_memory_full_leases_are_extended_and_shortened(
 
 
 SETTLE: dict[str, tuple[Callable[[DelayQueue, list[Task]], None], set[str]]] = {
-    "ack": (DelayQueue.ack, set()),
+    "ack": (ack, set()),
     "again": (
-        lambda queue, tasks: queue.retry([(t, 1) for t in tasks], Verb.AGAIN),
+        lambda queue, tasks: retry(queue, [(t, 1) for t in tasks], Verb.AGAIN),
         {"scheduled", "tokens"},
     ),
     "failed": (
-        lambda queue, tasks: queue.retry([(t, 1) for t in tasks], Verb.FAILED),
+        lambda queue, tasks: retry(queue, [(t, 1) for t in tasks], Verb.FAILED),
         {"scheduled", "tokens"},
     ),
     "new": (
-        lambda queue, tasks: queue.retry([(t, 1) for t in tasks], Verb.NEW),
+        lambda queue, tasks: retry(queue, [(t, 1) for t in tasks], Verb.NEW),
         {"scheduled", "tokens"},
     ),
-    "release": (DelayQueue.release, {"scheduled", "tokens"}),
+    "release": (release, {"scheduled", "tokens"}),
     "dead_letter": (
-        lambda queue, tasks: queue.dead_letter([(t, "bad", None) for t in tasks]),
+        lambda queue, tasks: dead_letter(queue, [(t, "bad", None) for t in tasks]),
         {"dead", "letters", "tokens"},
     ),
 }
@@ -205,7 +206,7 @@ def test_with_memory_full_letters_are_requeued_and_purged(
 ) -> None:
     queue.schedule_many((name, 1000, b"") for name in "ab")
     tasks = queue.claim(9, 10_000, now_ms=1000).tasks
-    queue.dead_letter([(task, "bad", None) for task in tasks])
+    dead_letter(queue, [(task, "bad", None) for task in tasks])
     with full(client):
         assert queue.requeue(["a"], now_ms=5) == ["a"]
         assert queue.purge(["b"]) == ["b"]
@@ -230,7 +231,7 @@ USES: dict[str, Callable[[DelayQueue], object]] = {
     "dead": lambda queue: queue.dead(),
     "letters": lambda queue: queue.look_up("b"),
     "payloads": lambda queue: queue.claim(1, 10, now_ms=1000),
-    "tokens": lambda queue: queue.ack([Task("a")]),
+    "tokens": lambda queue: ack(queue, [Task("a")]),
     "control": lambda queue: queue.claim(1, 10, now_ms=1000),
     "seeded": lambda queue: queue.seed("daily", 1, ("b", 2000)),
     "workers": lambda queue: queue.beat("w1", {}),
@@ -263,10 +264,10 @@ def test_a_user_who_may_not_publish_is_served_all_the_same(
             mute.publish("channel", b"")
         muted = DelayQueue(mute, queue.name)
         muted.schedule("a", 1000)
-        muted.release(muted.claim(9, 10, now_ms=1000).tasks)
-        muted.retry([(task, 0) for task in muted.claim(9, 10, now_ms=1000).tasks], now_ms=1000)
+        release(muted, muted.claim(9, 10, now_ms=1000).tasks)
+        retry(muted, [(task, 0) for task in muted.claim(9, 10, now_ms=1000).tasks], now_ms=1000)
         tasks = muted.claim(9, 10, now_ms=1000).tasks
-        muted.dead_letter([(task, "bad", None) for task in tasks], now_ms=1000)
+        dead_letter(muted, [(task, "bad", None) for task in tasks], now_ms=1000)
         assert muted.requeue(["a"], now_ms=1000) == ["a"]
         assert muted.restore([Due("b", 0)], now_ms=900).lost == ("b",)
     client.acl_deluser("mute")

@@ -9,6 +9,7 @@ import redis
 from tests.kit.engine import Clock
 from tests.kit.queue_state import state
 from tests.kit.queue_steps import never_sent, one, reply_lost
+from tests.kit.settling import ack, dead_letter
 from tests.queue.conftest import REAL
 from worker import DelayQueue, Task
 from worker.queue.replies import Settlement, Verb
@@ -40,7 +41,7 @@ def test_a_suspect_of_two_deaths_waits_while_one_is_alone(queue: DelayQueue) -> 
     assert killer.id == "1 killer"
     assert one(queue, 1201).id == "fresh"  # whoever dies now, the innocent is not held
     assert queue.claim(9, 100, now_ms=1202).next_in_ms is not None
-    queue.ack([killer])
+    ack(queue, [killer])
     innocent = one(queue, 1301)
     assert (innocent.id, innocent.deliveries) == ("2 innocent", 2)
 
@@ -62,7 +63,7 @@ def test_a_killer_buries_no_suspect_that_takes_long(
             held.clear()
         for task, began in [*held.values()]:
             if now >= began + 1000:
-                queue.ack([task])
+                ack(queue, [task])
                 done[task.id] = held.pop(task.id)[0].deliveries
             elif (now - began) % 30 == 0 and now > began:
                 queue.extend([task], 100, now_ms=now)
@@ -71,7 +72,7 @@ def test_a_killer_buries_no_suspect_that_takes_long(
             if task.deliveries < 5:
                 held[task.id] = task, now
             else:
-                queue.dead_letter([(task, "delivered too often", None)], now_ms=now)
+                dead_letter(queue, [(task, "delivered too often", None)], now_ms=now)
         if len(done) == 6:
             break
     assert state(queue)["letters"].keys() == {killer}
@@ -93,7 +94,7 @@ def test_a_killer_buries_no_suspect_that_is_put_back_again_and_again(
         if "killer" in held and now >= held["killer"][1] + 50:
             held.clear()
         if "innocent" in held and now >= held["innocent"][1] + 60:
-            queue.settle([Settlement(held.pop("innocent")[0], verb, delay_ms)], now_ms=now)
+            queue.settle([Settlement([held.pop("innocent")[0]], verb, delay_ms)], now_ms=now)
         for task in queue.claim(1, 100, now_ms=now).tasks:
             held[task.id] = task, now
         if "killer" in held and held["killer"][0].deliveries == 5:
@@ -113,7 +114,7 @@ def test_a_suspect_that_must_wait_lets_the_others_pass(
     queue.claim(9, 100, now_ms=1000)
     queue.claim(9, 100, now_ms=1100)
     innocent = one(queue, 1200, 10_000)
-    queue.settle([Settlement(innocent, Verb.LATER, due - 1200)], now_ms=1200)
+    queue.settle([Settlement([innocent], Verb.LATER, due - 1200)], now_ms=1200)
     assert (innocent.id, one(queue, 1200, 10_000).id) == ("innocent", "killer")
     queue.schedule_many((f"{n:04}", 1300 + n, b"") for n in range(1500))
     if due == 5000:  # in a backlog, the next claim takes those that were due last
@@ -154,9 +155,9 @@ def test_a_killer_buries_no_task_of_its_workers_other_threads(queue: DelayQueue)
             if task.id != "killer":
                 most = max(most, task.deliveries)
                 if "killer" not in {each.id for each in tasks}:
-                    queue.ack([task])
+                    ack(queue, [task])
             elif task.deliveries == 5:
-                queue.dead_letter([(task, "delivered too often", None)], now_ms=now)
+                dead_letter(queue, [(task, "delivered too often", None)], now_ms=now)
         now += 300
     assert state(queue)["dead"] == ["killer"]
     assert most <= 2
@@ -174,13 +175,13 @@ def test_a_killers_neighbors_get_two_deliveries_at_most(
         tasks = queue.claim(500, 100, now_ms=now).tasks
         deliveries |= {task.id: task.deliveries for task in tasks}
         given_up = [task for task in tasks if task.deliveries >= 5]
-        queue.dead_letter([(task, "kills", None) for task in given_up], now_ms=now)
+        dead_letter(queue, [(task, "kills", None) for task in given_up], now_ms=now)
         handled = [task for task in tasks if task.deliveries < 5]
         if killers & {task.id for task in handled}:
             deaths += 1
             now += 100
         else:
-            queue.ack(handled)
+            ack(queue, handled)
     assert {*state(queue)["dead"]} == {*state(queue)["tokens"]} == killers
     assert max(times for task_id, times in deliveries.items() if task_id not in killers) <= 2
     assert deaths <= 1 + 4 * len(killers)
@@ -246,7 +247,7 @@ def test_who_has_claimed_nothing_for_an_hour_is_forgotten(
     client: redis.Redis, queue: DelayQueue, other: DelayQueue
 ) -> None:
     queue.schedule("a", 1000)
-    queue.ack([one(queue, 1000, 100)])
+    ack(queue, [one(queue, 1000, 100)])
     assert not other.claim(1, 100, now_ms=3_601_099).tasks
     assert client.zrange(queue.keys.claims, 0, -1) == [queue.memory.claimer.encode()]
     assert not other.claim(1, 100, now_ms=3_601_100).tasks

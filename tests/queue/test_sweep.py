@@ -7,6 +7,7 @@ import redis
 
 from tests.kit.queue_state import state
 from tests.kit.queue_steps import one
+from tests.kit.settling import retry
 from tests.queue.conftest import REAL
 from worker import DelayQueue, Due
 from worker.queue.formats import SLICE
@@ -31,7 +32,7 @@ def test_a_long_page_is_restored_in_slices_of_one_turn(queue: DelayQueue) -> Non
 def test_a_task_put_off_after_its_time_had_come_is_left_alone(queue: DelayQueue, put: Verb) -> None:
     """Its handler or backoff has looked; the records say no more than that it is overdue."""
     queue.schedule("a", HOUR)
-    queue.retry([(one(queue, HOUR), 60_000)], put, now_ms=HOUR)
+    retry(queue, [(one(queue, HOUR), 60_000)], put, now_ms=HOUR)
     before = state(queue)
     for later in (0, 1, 30_000, 59_999):
         found = queue.restore([Due("a", -later)], now_ms=HOUR + later)

@@ -31,6 +31,7 @@ from orders.order.service import NO_DETAILS
 from tests.kit.api import Api, content, serving
 from tests.kit.queue_steps import bury_now
 from tests.kit.receiver import Received, receiving
+from tests.kit.settling import dead_letter
 from tests.kit.shop import Shop
 from tests.providers.provider import waits
 from tests.retention.attic import DAYS, Attic
@@ -276,14 +277,14 @@ def test_a_checks_error_goes(hooks: Hooks, place: str, monkeypatch: pytest.Monke
     wait_until(lambda: queue.stats().scheduled == 1, "its check")
     queue.schedule(order_id, due_at_ms=1)
     [task] = queue.claim(1, 60_000).tasks
-    queue.settle([Settlement(task, Verb.FAILED, -1000, ValueError(PERSON))])
+    queue.settle([Settlement([task], Verb.FAILED, -1000, ValueError(PERSON))])
     if place == "leased":
         [task] = queue.claim(1, 60_000).tasks
 
     def requeue(ids: list[str]) -> None:
         DelayQueue.requeue(queue, ids)
         with suppress(LeaseLost):
-            queue.dead_letter([(task, "it dies meanwhile", ValueError(PERSON))])
+            dead_letter(queue, [(task, "it dies meanwhile", ValueError(PERSON))])
 
     monkeypatch.setattr(queue, "requeue", requeue)
     assert "{order-timeout}:tokens" in hooks.traces(PERSON)

@@ -40,6 +40,7 @@ from tests.kit.expiring import expire_now
 from tests.kit.moments import later, now
 from tests.kit.races import together
 from tests.kit.receiver import Received, Receiver, receiving
+from tests.kit.settling import ack, dead_letter
 from tests.kit.shop import RecordingScheduler
 from tests.kit.workers import running
 from tests.signing.signed import is_signed
@@ -223,7 +224,7 @@ def known(hooked: Hooked, count: int = 1) -> list[str]:
     hooked.api.services.scheduler_of(WEBHOOK_QUEUE).close()
     queue = DelayQueue(hooked.api.services.redis, WEBHOOK_QUEUE)
     wait_until(lambda: queue.stats().due >= count, "them to be due: in the next millisecond")
-    queue.ack(tasks := queue.claim(9, 1000).tasks)
+    ack(queue, tasks := queue.claim(9, 1000).tasks)
     return sorted(task.id for task in tasks)
 
 
@@ -347,7 +348,7 @@ def test_what_killed_workers_is_sent_on_request_or_after_the_next_event(hooked: 
     queue = DelayQueue(hooked.api.services.redis, WEBHOOK_QUEUE)
     queue.schedule(delivery["id"], delay_ms=-9)
     dead = [(task, "killed its worker", None) for task in queue.claim(9, 1000).tasks]
-    queue.dead_letter(dead)
+    dead_letter(queue, dead)
     assert queue.stats().dead == 2
     hooked.api.send("POST", f"/v1/webhooks/deliveries/{delivery['id']}/redeliver")
     hooked.place()

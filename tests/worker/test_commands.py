@@ -25,6 +25,7 @@ from devtools.processes import ROOT, run
 from devtools.valkey import Valkey
 from tests.kit.length import quick_first
 from tests.kit.queue_state import state
+from tests.kit.settling import dead_letter
 from worker import DelayQueue, Flow, Recurring, Task
 from worker.cli import main
 
@@ -60,8 +61,8 @@ def queue(redis_client: redis.Redis) -> DelayQueue:
     queue = DelayQueue(redis_client, "operated")
     queue.schedule_many([("old", 1, b"\xffx"), ("new", 2, b"")])
     old, new = queue.claim(2, 1000, now_ms=2).tasks
-    queue.dead_letter([(old, "bad", ValueError("x\n"))], now_ms=3)
-    queue.dead_letter([(new, "worse", None)], now_ms=4)
+    dead_letter(queue, [(old, "bad", ValueError("x\n"))], now_ms=3)
+    dead_letter(queue, [(new, "worse", None)], now_ms=4)
     queue.schedule("leased", 5)
     queue.claim(1, 1000, now_ms=5)
     queue.schedule("waiting", 2**52)
@@ -182,7 +183,7 @@ def letters(redis_client: redis.Redis) -> DelayQueue:
     tasks = queue.claim(250, 1000, now_ms=250).tasks
     now_ms = queue.server_time_ms()
     for first, last, died_at_ms in ((0, 100, now_ms - 7_200_000), (100, 250, now_ms - 60_000)):
-        queue.dead_letter([_burial(task) for task in tasks[first:last]], now_ms=died_at_ms)
+        dead_letter(queue, [_burial(task) for task in tasks[first:last]], now_ms=died_at_ms)
     return queue
 
 
@@ -529,7 +530,7 @@ def test_80_columns_are_enough_and_colors_can_be_left_out(
 def test_80_columns_show_ids_whole(valkey: Valkey, redis_client: redis.Redis) -> None:
     queue, task_id = DelayQueue(redis_client, "operated"), "01a218a0-ce23-77c1-a28f-b0f8e9704bb9"
     queue.schedule(task_id, 1)
-    queue.dead_letter([(queue.claim(1, 1000).tasks[0], "bad", ValueError("its text is long" * 9))])
+    dead_letter(queue, [(queue.claim(1, 1000).tasks[0], "bad", ValueError("its text is long" * 9))])
     with on_a_terminal(valkey, "dead", "list", "-f", FLOWS) as screen:
         screen.end()
     assert task_id in _plain(screen.text)

@@ -5,11 +5,10 @@ import statistics
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import redis
@@ -37,7 +36,7 @@ from worker import (
     UnsafeServer,
     events,
 )
-from worker.queue.replies import Place
+from worker.queue.replies import Place, Settlement
 from worker.runtime.lane import Batch
 
 #: What only ends a hang, on the busiest machine.
@@ -338,8 +337,14 @@ def test_what_redis_did_not_take_needs_no_other_take(
     # Whoever does not close it relies on the renewals, which look so often.
     consumer = Consumer(redis_client, "q", lease_seconds=600 if closes else 1)
     [station] = consumer._lane.stations
-    refused = Mock(side_effect=redis.ConnectionError("refused"))
-    monkeypatch.setattr(station.queue, "ack", refused)  # what is sent again is sent with `settle`
+    settle, errors = station.queue.settle, iter([redis.ConnectionError("refused")])
+
+    def refused_once(settlements: Sequence[Settlement]) -> None:
+        for error in errors:
+            raise error
+        settle(settlements)
+
+    monkeypatch.setattr(station.queue, "settle", refused_once)
     with consumer.take():
         pass
     if closes:

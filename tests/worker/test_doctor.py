@@ -14,6 +14,7 @@ import redis
 
 from devtools.processes import wait_until
 from devtools.valkey import Valkey, private_valkey, redis_62_server
+from tests.kit.settling import dead_letter
 from tests.kit.workers import running
 from worker import (
     DelayQueue,
@@ -311,7 +312,7 @@ def test_what_is_overdue_is_reported_with_and_without_redis(
     records = [Due("dead", -90_000), Due("late", -61_000), Due("just", -2000)]
     sweeping = Flow(name="examined", handler=flow.handler, sweep=listing(records))
     queue.schedule("dead", 1)
-    queue.dead_letter([(queue.claim(1, 1000).tasks[0], "bad", None)])
+    dead_letter(queue, [(queue.claim(1, 1000).tasks[0], "bad", None)])
     finding = found(redis_client, sweeping)["flow.overdue"]
     assert finding.level is Level.FAILURE
     assert "1 overdue, the oldest by 61 s" in finding.summary
@@ -455,7 +456,7 @@ def test_the_exit_status_is_that_of_the_worst(doctor: Doctor, queue: DelayQueue)
     assert (well["queue.workers"].level, well["queue.workers"].queue) == ("ok", "examined")
     assert well["redis.role"].queue == ""
     queue.schedule("a", 1)
-    queue.dead_letter([(queue.claim(1, 1000).tasks[0], "bad", None)])
+    dead_letter(queue, [(queue.claim(1, 1000).tasks[0], "bad", None)])
     assert doctor(FLOWS, status=1)["queue.dead"].level == "warning"
     queue.pause()
     assert doctor(FLOWS, status=2)["queue.pause"].level == "failure"
@@ -473,7 +474,7 @@ def test_for_people_each_line_says_how_it_is_and_what_to_do_next(
     valkey: Valkey, queue: DelayQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     queue.schedule("a", 1)
-    queue.dead_letter([(queue.claim(1, 1000).tasks[0], "bad", None)])
+    dead_letter(queue, [(queue.claim(1, 1000).tasks[0], "bad", None)])
     queue.pause()
     assert main(["doctor", "--redis-url", valkey.url, FLOWS]) == 2
     dead, _, paused, advice, _, counts = capsys.readouterr().out.splitlines()

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
+from tests.kit.settling import dead_letter
 from tests.kit.workers import running, tasks
 from worker import DelayQueue, Due, Flow, Task, Unavailable, Worker, events, one_at_a_time
 
@@ -198,7 +199,7 @@ def test_not_every_round_or_worker_reads_dead_letters(
     queue = DelayQueue(redis_client, "dead")
     queue.schedule_many((f"{n:04}", 1, b"") for n in range(500))
     buried = queue.claim(500, 60_000).tasks
-    queue.dead_letter([(task, "no use", None) for task in buried])
+    dead_letter(queue, [(task, "no use", None) for task in buried])
 
     def flow(reader: int) -> Flow:
         return Flow(

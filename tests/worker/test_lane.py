@@ -18,6 +18,7 @@ from tests.kit.engine import (
     shared_by,
     station_of,
 )
+from tests.kit.settling import release
 from worker import (
     DelayQueue,
     Failed,
@@ -32,7 +33,7 @@ from worker import (
     one_at_a_time,
 )
 from worker.queue.environment import Environment
-from worker.queue.replies import Claim
+from worker.queue.replies import Claim, Settlement, Verb
 from worker.runtime.isolation import BatchResult, LookAgain
 from worker.runtime.lane import SLOW_POLL_SECONDS, Batch, Lane
 from worker.runtime.station import RECONNECT, ServerCheck, Station
@@ -503,7 +504,7 @@ def test_only_a_task_delivered_too_often_becomes_a_dead_letter(clock: Clock, wha
     if what == "others":
         # As where the limit was lowered while it waited: then it comes in a batch.
         [worn] = shop.queue.claim(9, lease_ms).tasks
-        shop.queue.release([worn])
+        release(shop.queue, [worn])
         shop.schedule("sound")
     shop.work()
     assert handled == (["sound"] if what == "others" else [])
@@ -554,16 +555,15 @@ class Joint(Scripted):
         self.line.is_open = True
         self.sent: list[str] = []
 
-    def ack(self, _tasks: Sequence[Task]) -> None:
-        self.sent.append("ack")
-
-    def settle(self, *_: object, **__: object) -> None:
-        self.sent.append("settle")
+    def settle(self, settlements: Sequence[Settlement], **_: object) -> None:
+        self.sent += [each.verb for each in settlements]
 
     def settle_and_claim(
-        self, done: Sequence[Task], limit: int, lease_ms: int, *, ahead_ms: int = 0
+        self, done: Sequence[Settlement], limit: int, lease_ms: int, *, ahead_ms: int = 0
     ) -> tuple[Callable[[], None], Callable[[], Claim]]:
-        assert ([task.id for task in done], lease_ms, ahead_ms) == (["x"], 10_000, 0)
+        [settlement] = done
+        assert [task.id for task in settlement.tasks] == ["x"]
+        assert (settlement.verb, lease_ms, ahead_ms) == (Verb.DONE, 10_000, 0)
         self.sent.append("both")
         return lambda: None, lambda: self.claim(limit)
 
@@ -571,26 +571,26 @@ class Joint(Scripted):
 #: What happens while a batch is handled, and how it is settled then.
 MEANWHILE: dict[str, tuple[Callable[[Line], object], str]] = {
     "nothing": (lambda _: None, "both"),
-    "the worker stops": (lambda line: line.stopping.set(), "ack"),
-    "the alarm rings": (lambda line: line.alarm.set(), "ack"),
-    "another thread claims": (lambda line: line.lane._claim_lock.acquire(), "ack"),
+    "the worker stops": (lambda line: line.stopping.set(), "done"),
+    "the alarm rings": (lambda line: line.alarm.set(), "done"),
+    "another thread claims": (lambda line: line.lane._claim_lock.acquire(), "done"),
     "another flow comes first": (
         lambda line: line.lane.stations.insert(
             0, station_of(Flow(name="b", handler=print), Scripted("b", NOTHING))
         ),
-        "ack",
+        "done",
     ),
-    "the flow goes down": (lambda line: setattr(line.station.gate, "_up", False), "ack"),
-    "the next is due later": (lambda line: setattr(line.station, "more_at", 1e12), "ack"),
+    "the flow goes down": (lambda line: setattr(line.station.gate, "_up", False), "done"),
+    "the next is due later": (lambda line: setattr(line.station, "more_at", 1e12), "done"),
     "Redis did not take the one before": (
         lambda line: line.station.settler._unconfirmed.append(None),  # type: ignore[arg-type]
-        "ack",
+        "done",
     ),
     "its thread has no line": (
         lambda line: setattr(line.station.queue.line, "is_open", False),
-        "ack",
+        "done",
     ),
-    "it fails": (lambda line: line.lane.stations[1], "settle"),
+    "it fails": (lambda line: line.lane.stations[1], "failed"),
 }
 
 

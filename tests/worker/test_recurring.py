@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from tests.kit.engine import Clock, ClockedQueue, Heard, LaneWait, Refusing, shared_by, station_of
+from tests.kit.settling import ack
 from worker import (
     DeadLetter,
     Failed,
@@ -297,7 +298,7 @@ def test_no_run_takes_place_twice_when_the_clock_is_set_back(server: Redis, cloc
         clock.move(DAY)
         tasks = old.claim().tasks
         runs.update(task.id for task in tasks)
-        old.queue.ack(tasks)
+        ack(old.queue, tasks)
     clock.move(-2 * DAY)
     new = server.station()
     for _ in range(4 * 24):
@@ -305,7 +306,7 @@ def test_no_run_takes_place_twice_when_the_clock_is_set_back(server: Redis, cloc
         for station in (old, new):
             tasks = station.claim().tasks
             runs.update(task.id for task in tasks)
-            station.queue.ack(tasks)
+            ack(station.queue, tasks)
     assert runs == dict.fromkeys((f"2026-11-{n}T02:00:00+01:00" for n in range(22, 27)), 1)
 
 
@@ -315,7 +316,7 @@ def test_a_clock_that_was_ahead_for_a_while_skips_nothing(server: Redis, clock: 
     clock.move(365 * DAY)
     tasks = station.claim().tasks
     assert [task.id for task in tasks] == [TONIGHT]
-    station.queue.ack(tasks)
+    ack(station.queue, tasks)
     clock.move(-365 * DAY)
     claim = station.claim()
     assert claim.next_in_ms == 1_800_000, "it wakes when tonight's time comes, which is done"

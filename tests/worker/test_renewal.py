@@ -7,6 +7,7 @@ import redis
 from structlog.testing import capture_logs
 
 from tests.kit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, shared_by
+from tests.kit.settling import ack
 from worker import Flow, Task, events
 from worker.runtime.isolation import BatchResult
 from worker.runtime.renewal import CHECK_EVERY, HeldTasks, Renewer
@@ -108,7 +109,7 @@ def test_what_is_settled_is_not_extended_any_more(desk: Desk) -> None:
     tasks = desk.claimed("a", "b")
     with desk.renewer.holding(tasks, desk.clock.now) as held:
         held.stop_extending(BatchResult(done=tasks[:1]))
-        desk.queue.ack(tasks[:1])
+        ack(desk.queue, tasks[:1])
         desk.pass_seconds(4)
         assert desk.queue.leased() == {"b": 9000}
         held.stop_extending(BatchResult(untouched=tasks[1:]))

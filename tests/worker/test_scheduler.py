@@ -19,6 +19,7 @@ import structlog
 from devtools.processes import ROOT, free_port, wait_until
 from devtools.valkey import Valkey
 from tests.kit.clock import bound
+from tests.kit.settling import dead_letter
 from worker import BatchScheduler, DelayQueue, Due, connect
 from worker.queue.environment import Environment
 from worker.queue.formats import SLICE
@@ -413,7 +414,7 @@ def test_a_dead_task_stays_dead_unless_told_otherwise(
     queue: DelayQueue, scheduler: BatchScheduler
 ) -> None:
     queue.schedule_many([("a", 1, b""), ("b", 1, b"")])
-    queue.dead_letter([(task, "bad", None) for task in queue.claim(2, 1000).tasks])
+    dead_letter(queue, [(task, "bad", None) for task in queue.claim(2, 1000).tasks])
     scheduler.schedule("a", delay_ms=60_000)
     scheduler.schedule("b", delay_ms=60_000, even_if_dead=True)
     scheduler.schedule("new", delay_ms=60_000, even_if_dead=True)

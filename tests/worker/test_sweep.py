@@ -13,6 +13,7 @@ import redis
 from structlog.testing import capture_logs
 
 from tests.kit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, shared_by, station_of
+from tests.kit.settling import ack, dead_letter
 from worker import (
     DeadLetter,
     Delays,
@@ -290,7 +291,7 @@ def test_what_ends_while_a_backlog_is_read_costs_two_more_pages(place: Place) ->
         if place.records.pages_read:
             place.peer.queue.before = lambda _: None
             [task] = place.peer.claim(1)
-            place.peer.claims.ack([task])
+            ack(place.peer.claims, [task])
             del place.records.waiting[task.id]
 
     place.peer.queue.before = one_ends
@@ -471,7 +472,7 @@ def _bury(place: Place, **delays: float) -> None:
     place.records.add(**delays)
     place.peer.claims.schedule_many((name, 1, b"") for name in delays)
     tasks = place.peer.claims.claim(2000, 10_000).tasks
-    place.peer.claims.dead_letter([(task, "bad", None) for task in tasks])
+    dead_letter(place.peer.claims, [(task, "bad", None) for task in tasks])
 
 
 def test_what_is_overdue_for_long_is_read_by_look_aheads_only(place: Place) -> None:
@@ -506,7 +507,7 @@ def test_what_became_due_meanwhile_is_read_after(place: Place, *, backlog: bool)
     place.round(after_seconds=WINDOW_SECONDS + 2)
     if backlog:
         assert "lost" not in place.peer.queue.scheduled()
-        place.peer.claims.ack(place.peer.claim())
+        ack(place.peer.claims, place.peer.claim())
         del place.records.waiting["first"]
         place.round()
     assert [*place.peer.queue.scheduled()] == ["lost"]

@@ -12,6 +12,7 @@ import redis
 
 from devtools.valkey import Valkey
 from tests.kit.queue_state import state
+from tests.kit.settling import ack
 from worker import DelayQueue, connect
 
 
@@ -27,14 +28,14 @@ def test_what_timed_out_is_not_sent_again(
     valkey: Valkey, redis_client: redis.Redis, queue: DelayQueue, verb: str
 ) -> None:
     tasks = queue.claim(10, 60_000).tasks
-    queue.ack(tasks[:1])  # both scripts are known to the server now
+    ack(queue, tasks[:1])  # both scripts are known to the server now
     calls = _calls(redis_client)
     with deaf_to_scripts(valkey.port) as port:
         client = connect(f"redis://127.0.0.1:{port}/0", timeout_seconds=3)
         client.ping()
         cut_off = DelayQueue(client, "race")
         with pytest.raises(redis.TimeoutError):
-            cut_off.claim(10, 60_000) if verb == "claim" else cut_off.ack(tasks[1:])
+            cut_off.claim(10, 60_000) if verb == "claim" else ack(cut_off, tasks[1:])
         client.close()
     assert _calls(redis_client) == calls + 1
     assert len(state(queue).get("leased", {})) == (19 if verb == "claim" else 0)

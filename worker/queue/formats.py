@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from ..flow import Due, checked_delay
+from .replies import Settlement
 
 T = TypeVar("T")
 
@@ -36,6 +37,20 @@ def slices(rows: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:
     """The rows of each call of a script."""
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
+
+
+def packed(settlements: Iterable[Settlement]) -> Iterator[list[Settlement]]:
+    """The settlements of each call of a script."""
+    part, room = list[Settlement](), SLICE
+    for each in settlements:
+        for tasks in slices(each.tasks):
+            if part and len(tasks) > room:
+                yield part
+                part, room = [], SLICE
+            part.append(each._replace(tasks=tasks))
+            room -= len(tasks)
+    if part:
+        yield part
 
 
 def slices_by_size(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:

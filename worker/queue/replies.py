@@ -1,6 +1,6 @@
 """What the methods of a `DelayQueue` take and return, beside tasks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -65,9 +65,10 @@ class Verb(StrEnum):
 
 
 class Settlement(NamedTuple):
-    """What becomes of one task."""
+    """What becomes of some tasks, of any claims."""
 
-    task: Task
+    #: A dead one is alone, as its letter tells of it.
+    tasks: Sequence[Task]
     verb: Verb
     #: From now until it is due again.
     delay_ms: float = 0.0

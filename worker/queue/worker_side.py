@@ -3,7 +3,7 @@
 import json
 import math
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby, repeat
 from operator import attrgetter, itemgetter
@@ -14,7 +14,7 @@ import redis
 
 from ..errors import LeaseLost, described, without_statements
 from ..flow import MAX_BATCH_SIZE, Due, Retry, Task
-from .formats import checked_id, id_to_bytes, id_to_text, slices, slices_by_size
+from .formats import checked_id, id_to_bytes, id_to_text, packed, slices, slices_by_size
 from .replies import Claim, Restored, Seeded, Settlement, Verb
 from .scripted import ScriptedQueue
 
@@ -79,11 +79,11 @@ class WorkerSide(ScriptedQueue):
             claimed(partial(self._run, "claim", None, *args))
 
     def settle_and_claim(
-        self, done: Sequence[Task], limit: int, lease_ms: int, *, ahead_ms: int = 0
+        self, done: Sequence[Settlement], limit: int, lease_ms: int, *, ahead_ms: int = 0
     ) -> tuple[Callable[[], None], Callable[[], Claim]]:
         """Remove up to 500 tasks that are done, and claim the next, in one round trip on this thread's line.
 
-        Returns what `ack` and `claim` would have done, each with its own errors. If the connection is lost, either script
+        Returns what `settle` and `claim` would have done, each with its own errors. If the connection is lost, either script
         may have run, or both: each is repeated as if it had been sent alone, because a token proves for the one that
         its tasks are settled, and names the other.
         """
@@ -91,7 +91,9 @@ class WorkerSide(ScriptedQueue):
         args, claimed = self._claiming(limit, lease_ms, ahead_ms, None)
         settle, claim = (
             partial(self._answered, asked_at, reply)
-            for reply in self._together(("settle", NO_TIME, *_done(done)), ("claim", "", *args))
+            for reply in self._together(
+                ("settle", NO_TIME, *_groups(_rows(done))), ("claim", "", *args)
+            )
         )
         return lambda: _raise_lost(settle()), lambda: claimed(claim)
 
@@ -151,62 +153,19 @@ class WorkerSide(ScriptedQueue):
         return max(0.0, 1000 * (memory.spares_until - asked_at))
 
     def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> None:
-        """End the leases on these tasks, of any claims, each in its own way.
+        """End the leases on these tasks, each in its own way::
+
+            queue.settle([Settlement(tasks, Verb.DONE)])
 
         Raises LeaseLost with the ids of those that are no longer this worker's; the others are settled.
         """
-        rows = [
-            (
-                id_to_bytes(each.task.id),
-                each.task.token,
-                each.verb,
-                math.ceil(each.delay_ms),
-                _text(each),
-            )
-            for each in settlements
-        ]
+        if now_ms is None and all(each.verb is Verb.DONE for each in settlements):
+            now_ms = NO_TIME
         lost = list[bytes]()
-        for part in slices_by_size(rows):
-            args = list[Any]()
-            for how, group in groupby(part, itemgetter(1, 2, 3, 4)):
-                ids = [row[0] for row in group]
-                args += [*how, len(ids), *ids]
-            lost += self._run("settle", now_ms, *args)
+        for part in packed(settlements):
+            for rows in slices_by_size([*_rows(part)]):
+                lost += self._run("settle", now_ms, *_groups(rows))
         _raise_lost(lost)
-
-    def ack(self, tasks: Sequence[Task]) -> None:
-        """Remove tasks, because they are done. Raises LeaseLost as `settle` does."""
-        lost = list[bytes]()
-        for part in slices(tasks):
-            lost += self._run("settle", NO_TIME, *_done(part))
-        _raise_lost(lost)
-
-    def retry(
-        self,
-        retries: Sequence[tuple[Task, float]],
-        verb: Verb = Verb.AGAIN,
-        *,
-        now_ms: int | None = None,
-    ) -> None:
-        """Put tasks back, each due after its own delay in ms from now. Raises LeaseLost as `settle` does."""
-        self.settle([Settlement(task, verb, delay) for task, delay in retries], now_ms=now_ms)
-
-    def release(self, tasks: Sequence[Task]) -> None:
-        """Put tasks back as they were; nothing is counted. Raises LeaseLost as `settle` does."""
-        self.settle([Settlement(task, Verb.RELEASED) for task in tasks])
-
-    def dead_letter(
-        self,
-        burials: Sequence[tuple[Task, str, BaseException | None]],
-        *,
-        now_ms: int | None = None,
-    ) -> None:
-        """Make dead letters of tasks, given as (task, reason, error). Raises LeaseLost as `settle` does."""
-        rows = [
-            Settlement(task, Verb.DEAD, error=error, reason=reason)
-            for task, reason, error in burials
-        ]
-        self.settle(rows, now_ms=now_ms)
 
     def extend(self, tasks: Sequence[Task], lease_ms: int, *, now_ms: int | None = None) -> None:
         """Extend the leases on tasks, of any claims, to ``lease_ms`` from now. Raises LeaseLost as `settle` does."""
@@ -324,11 +283,19 @@ def _by_token(tasks: Sequence[Task]) -> Iterator[tuple[str, list[bytes]]]:
         yield token, [id_to_bytes(task.id) for task in group]
 
 
-def _done(tasks: Sequence[Task]) -> Iterator[Any]:
-    """What `settle.lua` takes of tasks that are done."""
-    text = b"1" if any(map(attrgetter("payload"), tasks)) else b""
-    for token, ids in _by_token(tasks):
-        yield from (token, Verb.DONE, 0, text, len(ids), *ids)
+def _rows(settlements: Iterable[Settlement]) -> Iterator[tuple[Any, ...]]:
+    """The ids of one claim that are settled in one way, and what `settle.lua` takes with them."""
+    for each in settlements:
+        text = _text(each)
+        for token, ids in _by_token(each.tasks):
+            yield ids, token, each.verb, math.ceil(each.delay_ms), text
+
+
+def _groups(rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    """The arguments of `settle.lua`."""
+    for how, alike in groupby(rows, itemgetter(1, 2, 3, 4)):
+        ids = [*chain.from_iterable(row[0] for row in alike)]
+        yield from (*how, len(ids), *ids)
 
 
 def _raise_lost(ids: Sequence[bytes]) -> None:
@@ -337,13 +304,13 @@ def _raise_lost(ids: Sequence[bytes]) -> None:
 
 
 def _text(settlement: Settlement) -> str:
-    """Why it is settled so: a dead one's letter, or the first line of an error, without a space. For one that is done,
-    whether it has a payload.
+    """Why they are settled so: a dead one's letter, or the first line of an error, without a space. For those that are
+    done, whether any has a payload.
     """
     if settlement.verb is Verb.DEAD:
         return _letter(settlement)
     if settlement.verb is Verb.DONE:
-        return "1" if settlement.task.payload else ""
+        return "1" if any(map(attrgetter("payload"), settlement.tasks)) else ""
     error = settlement.error
     if isinstance(error, Retry):
         error = error.__cause__
@@ -357,7 +324,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def _letter(settlement: Settlement) -> str:
-    task, error = settlement.task, settlement.error
+    [task], error = settlement.tasks, settlement.error
     story = {
         "reason": settlement.reason[:MAX_TEXT],
         "error": described(error)[:MAX_TEXT] if error else None,

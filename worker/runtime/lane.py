@@ -20,7 +20,7 @@ from ..flow import DeadLetter, Flow, Task
 from ..queue.connection import Line
 from ..queue.delay_queue import DelayQueue
 from ..queue.formats import SLICE
-from ..queue.replies import Claim
+from ..queue.replies import Claim, Settlement
 from .gate import Gate
 from .hangs import HangDetector
 from .isolation import BatchResult, LookAgain, handle
@@ -247,9 +247,9 @@ class Lane:
         station = batch.station
         claims: list[Callable[[], Claim]] = []
 
-        def ack() -> None:
+        def send(settlements: Sequence[Settlement]) -> None:
             settled, claimed = station.queue.settle_and_claim(
-                done.done, station.limit, station.lease_ms, ahead_ms=station.ahead_ms
+                settlements, station.limit, station.lease_ms, ahead_ms=station.ahead_ms
             )
             claims.append(claimed)
             settled()
@@ -258,7 +258,7 @@ class Lane:
             self.hang_detector.progress(STALLED_SECONDS)
             station.adapt(done)
             asked_at = self._clock()
-            self.settle(batch, held, done, ack)
+            self.settle(batch, held, done, send)
             found = self._ask(station, asked_at, claims[0])
         if isinstance(found, Batch):
             return found
@@ -284,16 +284,16 @@ class Lane:
         batch: Batch,
         held: HeldTasks,
         results: BatchResult,
-        ack: Callable[[], None] | None = None,
+        send: Callable[[Sequence[Settlement]], None] | None = None,
     ) -> bool:
-        """Settle some tasks of a batch, with ``ack`` if all are done; return whether Redis confirmed all of them."""
+        """Settle some tasks of a batch, as `Settler.settle` does; return whether Redis confirmed all of them."""
         station = batch.station
         if results.outage:
             station.gate.take_down(results.outage)
         results.untouched = held.still_held(results.untouched)
         held.stop_extending(results)
         is_leased = self._clock() < held.leased_at + station.flow.lease_seconds
-        settled = station.settler.settle(results, ack, is_leased=is_leased)
+        settled = station.settler.settle(results, send, is_leased=is_leased)
         if not results.all_done:
             station.more_at = 0.0  # some were put back
         if not settled:

@@ -4,26 +4,26 @@ What was postponed is noted for a sweep that cannot ask Redis.
 """
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from itertools import chain
 
 import redis
 
 from .. import events
 from ..backoff import Backoff
 from ..errors import LeaseLost, described, fatal
-from ..flow import MAX_DELAY_MS, Flow, NotDue, Retry, Task
+from ..flow import MAX_DELAY_MS, Flow, NotDue, Retry
 from ..log import Reminder, log
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import Clock
-from ..queue.formats import SLICE
+from ..queue.formats import packed
 from ..queue.replies import Settlement, Verb
 from .isolation import BatchResult, LookAgain
 from .shared import Shared
 
-#: How many tasks that Redis did not confirm are kept to be sent again. Beyond that the oldest is dropped.
+#: How many tasks that Redis did not confirm are kept to be sent again. Beyond that the oldest are dropped.
 MAX_UNCONFIRMED = 100_000
 #: With more postponed tasks than this, those whose time has come are removed.
 TIDY_ABOVE = 1000
@@ -112,37 +112,35 @@ class Settler:
         self._clock = shared.clock
         self._counts, self._emit = shared.counts, shared.emit
         #: What Redis did not confirm, and when it was sent.
-        self._unconfirmed = deque[tuple[Settlement, float]](maxlen=MAX_UNCONFIRMED)
+        self._unconfirmed = deque[tuple[Settlement, float]]()
         self._unsettled = Reminder(self._clock)
         self.postponed = Postponed(self._clock)
 
     def settle(
         self,
         results: BatchResult,
-        ack: Callable[[], None] | None = None,
+        send: Callable[[Sequence[Settlement]], None] | None = None,
         *,
         is_leased: bool = False,
     ) -> bool:
         """Settle the tasks of ``results``, up to 500 in one call; return whether Redis confirmed all of them.
 
-        ``ack`` stands for the call, if all are done. ``is_leased``: no lease can have ended by itself.
+        ``send`` does it, if it is not the queue's `settle`. ``is_leased``: no lease can have ended by itself.
         """
-        settlements, done = [*_settlements(self._flow, results)], results.done
+        settlements = [*_settlements(self._flow, results)]
         # Somebody cancelled or moved those for which there was nothing to write.
-        not_due = (each.task.id for each in settlements if each.verb is Verb.NOT_DUE)
+        not_due = (
+            task.id for each in settlements if each.verb is Verb.NOT_DUE for task in each.tasks
+        )
         unwritten = {*results.no_ops, *not_due} if is_leased else set[str]()
-        self._postpone(settlements, done)
-        if settlements or len(done) > SLICE:  # otherwise they need no object each
-            settlements += [Settlement(task, Verb.DONE) for task in done]
-            done = []
+        self._postpone(settlements)
         lost, confirmed = set[str](), True
-        if settlements or done:
-            try:
-                lost = self._send(settlements, done, ack, unwritten)
-            except redis.RedisError:
-                confirmed = False
+        try:
+            lost = self._send(settlements, send, unwritten)
+        except redis.RedisError:
+            confirmed = False
         for each in settlements:
-            if each.verb not in QUIET and each.task.id not in lost:
+            if each.verb not in QUIET and each.tasks[0].id not in lost:
                 self._emit(self._event(each))
         return confirmed
 
@@ -175,36 +173,34 @@ class Settler:
         except redis.RedisError:
             pass
 
-    def _postpone(self, settlements: Sequence[Settlement], done: Sequence[Task]) -> None:
+    def _postpone(self, settlements: Sequence[Settlement]) -> None:
         """Note which tasks a sweep must not hand to the handler, and until when."""
         if self._flow.sweep is None or self._flow.without_redis != "handle":
             return
         now = self._clock()
-        self.postponed.discard(task.id for task in done)
-        self.postponed.discard(each.task.id for each in settlements if each.verb in AT_ONCE)
-        for task, verb, delay_ms, *_ in (each for each in settlements if each.verb not in AT_ONCE):
-            self.postponed.add(task.id, math.inf if verb is Verb.DEAD else now + delay_ms / 1000)
+        for each in settlements:
+            if each.verb in AT_ONCE:
+                self.postponed.discard(task.id for task in each.tasks)
+            else:
+                until = math.inf if each.verb is Verb.DEAD else now + each.delay_ms / 1000
+                self.postponed.add(each.tasks[0].id, until)
 
     def _send(
         self,
         settlements: Sequence[Settlement],
-        done: Sequence[Task] = (),
-        ack: Callable[[], None] | None = None,
+        send: Callable[[Sequence[Settlement]], None] | None = None,
         unwritten: Collection[str] = (),
     ) -> set[str]:
-        """Send settlements, or else what is done, and count what was settled; return the ids whose lease was lost.
+        """Send settlements, and count what was settled; return the ids whose lease was lost.
 
         Raises redis.RedisError. What was not confirmed is then kept to be sent again; if the lease ends before that, the
         tasks are delivered again.
         """
         lost, sent_at = set[str](), self._clock()
-        for start in range(0, len(settlements) or 1, SLICE):
-            part = settlements[start : start + SLICE]
+        parts = [*packed(settlements)]
+        for n, part in enumerate(parts):
             try:
-                if done:
-                    (ack or partial(self._queue.ack, done))()
-                else:
-                    self._queue.settle(part)
+                (send or self._queue.settle)(part)
             except LeaseLost as error:
                 # Perhaps an earlier attempt ran and only its reply was lost: Redis cannot tell the difference.
                 lost.update(error.ids)
@@ -212,21 +208,26 @@ class Settler:
                     self._counts["stale"] += len(ids)
                     self._emit(events.LeaseLost(self._queue.name, ids))
             except redis.RedisError as error:
-                rows = [*settlements[start:], *(Settlement(task, Verb.DONE) for task in done)]
-                self._unconfirmed += [(each, sent_at) for each in rows]
+                left = [*chain.from_iterable(parts[n:])]
+                self._unconfirmed += [(each, sent_at) for each in left]
+                self._drop_oldest()
                 if self._unsettled.is_due():
-                    tasks, why = len(rows), described(error)
+                    tasks, why = sum(len(each.tasks) for each in left), described(error)
                     log.warning("not settled yet", queue=self._queue.name, tasks=tasks, error=why)
                 raise
-            verbs = Counter(each.verb for each in part if each.task.id not in lost)
-            if done:
-                verbs[Verb.DONE] = len(done) - len(lost)
-            for verb, count in (+verbs).items():
-                self._counts[COUNTED.get(verb, "retried")] += count
+            for each in part:
+                if count := sum(task.id not in lost for task in each.tasks):
+                    self._counts[COUNTED.get(each.verb, "retried")] += count
         return lost
 
+    def _drop_oldest(self) -> None:
+        excess = sum(len(each.tasks) for each, _ in [*self._unconfirmed]) - MAX_UNCONFIRMED
+        with suppress(IndexError):  # another thread sends them
+            while excess > 0:
+                excess -= len(self._unconfirmed.popleft()[0].tasks)
+
     def _event(self, settlement: Settlement) -> events.Event:
-        task, verb, delay_ms, error, reason = settlement
+        [task], verb, delay_ms, error, reason = settlement
         match verb:
             case Verb.DEAD:
                 return events.Died(self._queue.name, task, reason, error)
@@ -238,7 +239,7 @@ class Settler:
 
 
 def _settlements(flow: Flow, results: BatchResult) -> Iterator[Settlement]:
-    """How each task is settled that is not done."""
+    """How each task is settled: those alone of which somebody is told."""
     for task, retry in results.retries:
         match retry:
             case LookAgain():
@@ -247,18 +248,19 @@ def _settlements(flow: Flow, results: BatchResult) -> Iterator[Settlement]:
                 verb = Verb.NOT_DUE
             case _:
                 verb = Verb.AGAIN
-        yield Settlement(task, verb, max(1.0, retry.delay_ms), retry.__cause__)
+        yield Settlement([task], verb, max(1.0, retry.delay_ms), retry.__cause__)
     for task, new in results.rescheduled:
-        yield Settlement(task, Verb.NEW, max(1.0, new.delay_ms))
+        yield Settlement([task], Verb.NEW, max(1.0, new.delay_ms))
     for task, error in results.failed:
         failed = task._replace(failures=task.failures + 1)
         if failed.failures >= flow.max_failures:
-            yield Settlement(failed, Verb.DEAD, error=error, reason="failed too often")
+            yield Settlement([failed], Verb.DEAD, error=error, reason="failed too often")
         else:
-            yield Settlement(
-                failed, Verb.FAILED, retry_delay_ms(flow, failed.failures, error), error
-            )
+            delay_ms = retry_delay_ms(flow, failed.failures, error)
+            yield Settlement([failed], Verb.FAILED, delay_ms, error)
     for task, letter in results.dead:
-        yield Settlement(task, Verb.DEAD, error=letter.__cause__, reason=letter.reason)
-    for task in results.untouched:
-        yield Settlement(task, Verb.RELEASED)
+        yield Settlement([task], Verb.DEAD, error=letter.__cause__, reason=letter.reason)
+    if results.untouched:
+        yield Settlement(results.untouched, Verb.RELEASED)
+    if results.done:
+        yield Settlement(results.done, Verb.DONE)
