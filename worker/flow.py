@@ -195,9 +195,6 @@ class Flow:
     checks: Checks | None = field(default=None, repr=False)
     #: How many batches a worker handles at a time; None: the ``threads`` of the `Worker`.
     threads: int | None = None
-    #: Flows of the same pool share threads in strict priority: the flow listed first goes first. A flow
-    #: without a pool has its own threads, and no other flow delays it.
-    pool: str | None = None
     batch_size: int = 500
     #: Whether a claim brings what is due within 50 ms, too. Each is handled when it is due, and all are settled together,
     #: so choose it only for a handler that takes a moment, and of which a crash may repeat what it has done.

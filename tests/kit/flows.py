@@ -46,18 +46,13 @@ def handled(client: redis.Redis) -> list[dict[str, Any]]:
 
 
 def recording() -> list[Flow]:
-    """Two flows that write down what they handle, the first before the second: one pool."""
+    """A flow that writes down what it handles."""
     client = connect(os.environ["REDIS_URL"])
 
-    def handler(name: str) -> Flow:
-        return Flow(
-            name=name,
-            handler=lambda tasks: note(client, tasks, flow=name, frozen=gc.get_freeze_count()),
-            batch_size=100,
-            pool="one",
-        )
+    def handler(tasks: Sequence[Task]) -> None:
+        note(client, tasks, flow="recorded", frozen=gc.get_freeze_count())
 
-    return [handler("high"), handler("low")]
+    return [Flow(name="recorded", handler=handler, batch_size=100)]
 
 
 def recording_when_woken() -> list[Flow]:

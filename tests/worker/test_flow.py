@@ -77,7 +77,6 @@ def test_a_setting_that_makes_no_sense_is_refused_by_name(setting: str, value: A
         ("max_deliveries", MIN_DELIVERIES),
         ("threads", None),
         ("threads", 1),
-        ("pool", "p"),
         ("without_redis", "wait"),
     ],
 )

@@ -20,7 +20,6 @@ from worker import DelayQueue, Due, Flow, Task, Unavailable, Worker, events, one
 
 #: Longer than a test.
 AGES = 3600.0
-POOLS = pytest.mark.parametrize("pool", [None, "one"], ids=["apart", "one pool"])
 
 
 def nothing(_tasks: Sequence[Task]) -> None:
@@ -50,9 +49,8 @@ def test_a_flow_whose_handler_blocks_does_not_delay_another(
         wait_until(lambda: not tasks(slow), "the slow one")
 
 
-@POOLS
 def test_a_wrong_type_in_one_queue_does_not_stop_another(
-    valkey: Valkey, redis_client: redis.Redis, pool: str | None, monkeypatch: pytest.MonkeyPatch
+    valkey: Valkey, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Whatever the worker does, it was woken for.
     monkeypatch.setattr("worker.runtime.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
@@ -61,7 +59,7 @@ def test_a_wrong_type_in_one_queue_does_not_stop_another(
     def serve(batch: Sequence[Task]) -> None:
         served.extend(task.id for task in batch)
 
-    flows = [Flow(name=name, handler=serve, pool=pool) for name in ("broken", "sound")]
+    flows = [Flow(name=name, handler=serve) for name in ("broken", "sound")]
     broken, sound = (DelayQueue(redis_client, flow.name) for flow in flows)
     redis_client.set(broken.keys.leased, "a string")
     seen: list[events.Event] = []
@@ -80,19 +78,15 @@ def test_a_wrong_type_in_one_queue_does_not_stop_another(
     assert lost == ["broken"], "told once, and of nobody else"
 
 
-@POOLS
 def test_a_hanging_probe_delays_no_other_flow_and_is_reported(
-    valkey: Valkey,
-    redis_client: redis.Redis,
-    pool: str | None,
-    monkeypatch: pytest.MonkeyPatch,
+    valkey: Valkey, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.runtime.hangs.HANGS_SECONDS", 0.1)
     go_on = threading.Event()
     seen: list[events.Event] = []
     flows = [
-        Flow(name="hanging", handler=nothing, probe=lambda: _wait(go_on), pool=pool),
-        Flow(name="sound", handler=nothing, pool=pool),
+        Flow(name="hanging", handler=nothing, probe=lambda: _wait(go_on)),
+        Flow(name="sound", handler=nothing),
     ]
     hanging, sound = (DelayQueue(redis_client, flow.name) for flow in flows)
     for queue in (hanging, sound):

@@ -105,7 +105,7 @@ class Line:
 
 
 def _scripted(clock: Clock, *queues: Scripted, waits: int = 1) -> Line:
-    flows = [Flow(name=queue.name, handler=lambda _: None, pool="p") for queue in queues]
+    flows = [Flow(name=queue.name, handler=lambda _: None) for queue in queues]
     return Line(clock, *zip(flows, queues, strict=True), waits=waits)
 
 
@@ -715,11 +715,8 @@ def test_a_due_time_of_an_earlier_appointment_is_not_waited_for(clock: Clock) ->
     assert shop.ms == 0
 
 
-@pytest.mark.parametrize("settings", [{"pool": "p"}, {"claims_ahead": False}], ids=str)
-def test_nothing_is_claimed_ahead_unless_the_flow_says_so_and_no_other_waits(
-    clock: Clock, settings: dict[str, Any]
-) -> None:
-    shop = Ahead(clock, **settings)
+def test_nothing_is_claimed_ahead_unless_the_flow_says_so(clock: Clock) -> None:
+    shop = Ahead(clock, claims_ahead=False)
     shop.one_batch()
     assert shop.calls == [(0, "a")]
 

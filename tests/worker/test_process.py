@@ -63,7 +63,7 @@ def test_tasks_are_handled_by_deadline_and_none_early(
     redis_client: redis.Redis, start: Start
 ) -> None:
     start("recording")
-    queue = DelayQueue(redis_client, "high")
+    queue = DelayQueue(redis_client, "recorded")
     ready(redis_client, queue)
     due = [now_ms() + 200 + 2 * n for n in range(200)]
     shuffled = random.Random(7).sample(due, len(due))
@@ -80,10 +80,9 @@ def test_an_earlier_task_wakes_a_worker_that_waits_for_a_far_one(
     redis_client: redis.Redis, start: Start
 ) -> None:
     start("recording_when_woken")
-    queue = DelayQueue(redis_client, "high")
+    queue = DelayQueue(redis_client, "recorded")
+    ready(redis_client, queue)
     queue.schedule("far", now_ms() + 3_600_000)
-    ready_at = DelayQueue(redis_client, "low")
-    ready(redis_client, ready_at)
     late = []
     for n in range(5):
         queue.schedule(str(n), now_ms() + 30)
@@ -94,24 +93,13 @@ def test_an_earlier_task_wakes_a_worker_that_waits_for_a_far_one(
     assert sorted(late)[2] <= bound_of_waking(100)
 
 
-def test_all_of_the_first_queue_comes_before_any_of_the_second(
-    redis_client: redis.Redis, start: Start
-) -> None:
-    for name in ("low", "high"):
-        queue = DelayQueue(redis_client, name)
-        queue.schedule_many((f"{name} {n}", 1, b"") for n in range(250))
-    start("recording")
-    wait_for(redis_client, 500)
-    assert [row["flow"] for row in handled(redis_client)] == ["high"] * 250 + ["low"] * 250
-
-
 # -- stopping ------------------------------------------------------------------------------
 
 
 def test_sigterm_ends_a_busy_worker_cleanly_with_no_lease_left(
     redis_client: redis.Redis, start: Start
 ) -> None:
-    queue = DelayQueue(redis_client, "high")
+    queue = DelayQueue(redis_client, "recorded")
     queue.schedule_many((str(n), 1, b"") for n in range(20_000))
     worker = start("recording")
     wait_until(lambda: redis_client.llen(HANDLED) >= 500, "some to be handled")
@@ -171,7 +159,7 @@ def test_a_child_that_a_handler_forks_ends_when_told_to(
 def test_what_is_loaded_is_never_searched_for_garbage(
     redis_client: redis.Redis, start: Start
 ) -> None:
-    DelayQueue(redis_client, "high").schedule("a", 1)
+    DelayQueue(redis_client, "recorded").schedule("a", 1)
     start("recording")
     wait_for(redis_client, 1)
     [row] = handled(redis_client)
@@ -373,7 +361,7 @@ def test_a_worker_outlives_its_redis(tmp_path: Path, start: Start) -> None:
         private_valkey(tmp_path / "valkey", *log_each_write) as server,
         redis.Redis.from_url(server.url) as client,
     ):
-        queue = DelayQueue(client, "high")
+        queue = DelayQueue(client, "recorded")
         worker = start("recording", url=server.url)
         ready(client, queue)
         with frozen(worker):
@@ -388,7 +376,7 @@ def test_a_worker_outlives_its_redis(tmp_path: Path, start: Start) -> None:
 def test_a_worker_refuses_a_redis_that_may_evict_its_queue(
     redis_client: redis.Redis, start: Start, tmp_path: Path
 ) -> None:
-    queue = DelayQueue(redis_client, "high")
+    queue = DelayQueue(redis_client, "recorded")
     queue.schedule("a", 1)
     redis_client.config_set("maxmemory-policy", "allkeys-lru")
     try:

@@ -94,10 +94,10 @@ def ids(station: Station) -> list[str]:
 
 
 def test_it_is_a_flow_with_a_name_and_a_schedule() -> None:
-    flow = report(lease_seconds=3, threads=2, max_failures=4, pool="p")
+    flow = report(lease_seconds=3, threads=2, max_failures=4)
     assert isinstance(flow, Flow)
     assert (flow.name, flow.one_at_a_time, flow.sweep) == ("report", True, None)
-    assert (flow.lease_seconds, flow.threads, flow.max_failures, flow.pool) == (3, 2, 4, "p")
+    assert (flow.lease_seconds, flow.threads, flow.max_failures) == (3, 2, 4)
     assert repr(flow) == "Recurring('report', '0 2 * * * Europe/Berlin')"
 
 

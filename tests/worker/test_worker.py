@@ -130,20 +130,6 @@ def test_each_flow_has_its_own_threads_by_default_as_the_worker() -> None:
     assert len({id(station.gate) for station in worker._stations}) == 3
 
 
-def test_flows_of_a_pool_share_the_threads_of_the_largest() -> None:
-    flows = [
-        _flow("a", pool="p", threads=1),
-        _flow("alone"),
-        _flow("b", pool="p", threads=4),
-        _flow("c", pool="q"),
-        _flow("d", pool="p"),
-    ]
-    worker = Worker(flows, NOWHERE, threads=2)
-    assert _threads(worker) == {"a": 4, "alone": 2, "c": 2}
-    lanes = [[station.flow.name for station in lane.stations] for lane in worker._lanes]
-    assert lanes == [["a", "b", "d"], ["alone"], ["c"]]
-
-
 def test_what_a_flow_is_made_of_need_not_be_hashable() -> None:
     @dataclasses.dataclass
     class Handler:

@@ -46,7 +46,6 @@ class FlowSettings(CommonSettings, total=False):
     held: Callable[[], str] | None
     tick: Callable[[], object] | None
     threads: int | None
-    pool: str | None
     batch_size: int
     claims_ahead: bool
     sweep_seconds: float

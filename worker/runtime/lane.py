@@ -1,4 +1,4 @@
-"""The threads that wait, claim and handle tasks for one flow, or for the flows of one pool.
+"""The threads that wait, claim and handle tasks for one flow, or for the queues of one `Consumer`.
 
 One thread at a time waits and claims; the others handle what they have claimed. So an idle lane, however
 many threads it has, polls Redis once every `SLOW_POLL_SECONDS`, or as rarely as its flows allow, and wakes
@@ -69,12 +69,13 @@ class Lane:
         #: Times the thread that waits and claims, if not all handle.
         self.hang_detector = HangDetector("", "claim", shared)
 
-    def add(self, flow: Flow, client: redis.Redis, server: ServerCheck) -> None:
+    def add(self, flow: Flow, client: redis.Redis, server: ServerCheck) -> Station:
         """Add a flow, with a lower priority than those added before."""
         gate = Gate(flow, self._shared, on_up=self.alarm.set)
         line = self._line = self._line or Line(client)
         queue = DelayQueue(client, flow.name, environment=self._shared.environment, line=line)
         self.stations.append(Station(flow, queue, self._shared, gate=gate, server=server))
+        return self.stations[-1]
 
     def run(self) -> None:
         """Work until the worker stops. Every thread of the lane runs this, on a connection of its own."""

@@ -35,7 +35,6 @@ class RecurringSettings(CommonSettings, total=False):
     probe: Probe | None
     pauses: Pauses | None
     threads: int | None
-    pool: str | None
 
 
 class Recurring(Flow):

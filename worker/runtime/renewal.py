@@ -128,7 +128,7 @@ class Renewer:
     def round(self) -> float:
         """Extend what is old enough; return in how many seconds to look again."""
         self.renew(self._clock())
-        # A claim does the same, but there may be none: other flows of the pool may have a backlog.
+        # A claim does the same, but there may be none: other queues of a consumer may have a backlog.
         with suppress(redis.RedisError):
             self._settler.resend()
         return min(CHECK_EVERY * self._flow.lease_seconds, MOST_SECONDS)

@@ -104,9 +104,7 @@ class Station:
     @property
     def ahead_ms(self) -> int:
         """Claim what is due so soon after one that is, too; then Redis is told of all at once."""
-        # Not in a pool, whose other flows would wait.
-        is_ahead = self.flow.claims_ahead and self.flow.pool is None
-        return AHEAD_MS if is_ahead and self.is_quick else 0
+        return AHEAD_MS if self.flow.claims_ahead and self.is_quick else 0
 
     def claim_in(self, now: float) -> float | None:
         """Seconds until the next claim is allowed; 0 or less means now, None that the flow is down or paused."""

@@ -38,7 +38,6 @@ class Worker:
         Worker([Flow(name="reminders", handler=remind)], "redis://localhost:6379/0").run()
 
     Each flow has its own threads, so that none delays another: as many as the flow says, otherwise ``threads``.
-    Flows of the same pool share the threads of the flow that has the most, in strict priority.
     """
 
     def __init__(
@@ -74,8 +73,7 @@ class Worker:
         self._shared = Shared(emit, environment, self._stopping, self.counts, start=self._start)
         self._crash: BaseException | None = None
 
-        pools = _pools(flows)
-        sizes = [max(flow.threads or threads for flow in pool) for pool in pools]
+        sizes = [flow.threads or threads for flow in flows]
         # One connection for each thread: handlers, renewals, the waker, the heartbeat, `run`, and pauses.
         most = sum(sizes) + len(flows) + 3 + sum(flow.pauses is not None for flow in flows)
         self._client = environment.connect(
@@ -92,8 +90,8 @@ class Worker:
         self._handlers: list[threading.Thread] = []
         self._watched: list[Watched] = []
         self._liveness = Liveness(self.id, self._watched, self._stopping)
-        for pool, size in zip(pools, sizes, strict=True):
-            self._watched += self._add_lane(pool, size)
+        for flow, size in zip(flows, sizes, strict=True):
+            self._watched.append(self._add_lane(flow, size))
 
     def run(self) -> None:
         """Work until `stop` is called. Raises whatever else ended the worker.
@@ -168,16 +166,13 @@ class Worker:
     def _sweepers(self) -> list[Sweeper]:
         return [each.sweeper for each in self._watched if each.sweeper]
 
-    def _add_lane(self, pool: Sequence[Flow], size: int) -> list[Watched]:
+    def _add_lane(self, flow: Flow, size: int) -> Watched:
         lane = Lane(self._shared)
-        for flow in pool:
-            lane.add(flow, self._client, self._server)
+        station = lane.add(flow, self._client, self._server)
         self._lanes.append(lane)
         for n in range(1, size + 1):
-            self._handlers.append(self._thread(f"{pool[0].name} {n}", lane.run))
-        return [
-            Watched(station, lane, self._add_sweeper(station, lane)) for station in lane.stations
-        ]
+            self._handlers.append(self._thread(f"{flow.name} {n}", lane.run))
+        return Watched(station, lane, self._add_sweeper(station, lane))
 
     def _add_sweeper(self, station: Station, lane: Lane) -> Sweeper | None:
         if station.flow.sweep is None:
@@ -236,13 +231,3 @@ class Worker:
 
     def _start(self, name: str, run: Callable[[], None]) -> None:
         self._thread(name, run).start()
-
-
-def _pools(flows: Sequence[Flow]) -> list[list[Flow]]:
-    """The flows grouped by pool, in order; a flow without a pool is a group of its own."""
-    pools: dict[tuple[str, str], list[Flow]] = {}
-    for flow in flows:
-        # By name, because a flow's parts, such as its handler, need not be hashable.
-        key = (flow.pool, "") if flow.pool else ("", flow.name)
-        pools.setdefault(key, []).append(flow)
-    return [*pools.values()]
