@@ -82,7 +82,6 @@ COPIES = {
     r"order_items WHERE order_id = ANY) \(ARRAY\(SELECT order_id FROM \w+\)\) (?:GROUP BY sku COLLATE \"C\" )?"
     r"(ORDER BY sku COLLATE \"C\" ON CONFLICT \(sku\) DO UPDATE SET) "
     r"(?:on_hand = stock_items.on_hand - excluded.on_hand, )?reserved = stock_items.reserved - excluded.reserved \)",
-    "RECURSIVE heads": r"RECURSIVE heads AS \( .*? AS after \)",  # <webhooks/>
     "NOT EXISTS (SELECT FROM open)": r"open AS \( SELECT order_id .{0,200} FOR NO KEY UPDATE \)",
 }
 

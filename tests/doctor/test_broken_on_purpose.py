@@ -217,10 +217,10 @@ def webhooks_failing(site: Installation) -> None:
         wait_until(partial(has_failed, site, attempts), f"failure number {attempts}")
         # Without the time between two attempts.
         with site.api.services.engine.begin() as connection:
-            due = sa.update(webhook_deliveries).values(due_at=now())
-            [delivery] = connection.scalars(due.returning(webhook_deliveries.c.id))
+            connection.execute(sa.update(webhook_deliveries).values(due_at=now()))
         if attempts < 3:
-            site.api.services.scheduler_of(WEBHOOK_QUEUE).schedule(delivery, delay_ms=0)
+            hook = str((made.json or {})["id"])
+            site.api.services.scheduler_of(WEBHOOK_QUEUE).schedule(hook, delay_ms=0)
 
 
 def has_failed(site: Installation, attempts: int) -> bool:

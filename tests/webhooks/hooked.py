@@ -46,25 +46,25 @@ class Hooked:
         assert changed.status_code == 200
         return changed.json
 
-    def due(self) -> list[str]:
-        """The deliveries that are due and may be sent."""
+    def due(self) -> dict[str, str]:
+        """The deliveries that are due and may be sent, each with its subscription."""
         column = webhook_deliveries.c
         paused = sa.select(webhook_subscriptions.c.id).where(
             webhook_subscriptions.c.paused_at.is_not(None)
         )
-        pending = sa.select(column.id).where(
+        pending = sa.select(column.id, column.subscription_id).where(
             column.status == "pending",
             column.due_at <= now(),
             column.subscription_id.not_in(paused),
         )
         with self.api.services.engine.connect() as connection:
-            return [*connection.scalars(pending)]
+            return {row.id: row.subscription_id for row in connection.execute(pending)}
 
     def send_due(self) -> int:
         """Send what is due, and return how many there were."""
-        ids = self.due()
-        self.wake(*ids)
-        return len(ids)
+        due = self.due()
+        self.wake(*{*due.values()})
+        return len(due)
 
     def wake(self, *ids: str) -> Mapping[str, Outcome] | None:
         """Run these tasks, and wait until nothing is sent any more."""

@@ -28,7 +28,7 @@ IN_WEBHOOKS = [
     SqlMistake("next.due_at <= ", "next.due_at > "),
     SqlMistake("AND url = ", "AND url != "),
     SqlMistake("), paused_at = date_trunc", "), created_at = date_trunc", only="SET deleted_at"),
-    SqlMistake("SELECT paused_at IS NULL FROM", "SELECT true FROM", only="heads"),
+    SqlMistake("AND paused_at IS NULL", "", only="AS head"),
     SqlMistake("IS NOT NULL THEN 'infinity'", "IS NULL THEN 'infinity'"),
     SqlMistake("events = CASE WHEN $", "events = CASE WHEN false AND $"),
     SqlMistake(

@@ -29,9 +29,9 @@ from orders.features.doctor.doctor import Doctor  # <doctor/>
 from orders.features.freezes.flow import give_back  # <freezes/>
 from orders.features.freezes.service import Freezes  # <freezes/>
 from orders.features.webhooks.domain import WEBHOOK_QUEUE, WEBHOOK_TYPES
-from orders.features.webhooks.flow import webhook_flow
+from orders.features.webhooks.flow import LATE_MS, webhook_flow
 from orders.features.webhooks.routes import ROLES
-from orders.features.webhooks.sending import LATE_MS, RETRY_SECONDS, Sending
+from orders.features.webhooks.sending import RETRY_SECONDS, Sending
 from orders.features.webhooks.service import MAX_SUBSCRIPTIONS, Webhooks
 from orders.features.webhooks.tables import webhook_deliveries
 from orders.features.webhooks.turns import Turn, Turns
@@ -238,7 +238,6 @@ def test_a_failure_is_tried_for_three_days_with_one_body(hooked: Hooked) -> None
     for _ in RETRY_SECONDS:
         assert hooked.send_due() == 1
         assert hooked.send_due() == 0
-        [delivery] = hooked.deliveries(status="pending")
         waits.append(retried_after(hooked))
         if len(waits) == 1:
             extend(hooked, order["id"], 60)
@@ -247,7 +246,7 @@ def test_a_failure_is_tried_for_three_days_with_one_body(hooked: Hooked) -> None
                     sa.delete(webhook_deliveries).where(webhook_deliveries.c.attempts == 0)
                 )
         if waits[-1] > 3600:  # whoever looks too early has nothing to do until then
-            [early] = (hooked.wake(delivery["id"]) or {}).values()
+            [early] = (hooked.wake(hooked.id) or {}).values()
             assert isinstance(early, NotDue)
             assert early.delay_ms > 3_600_000
         hooked.move(1000 * RETRY_SECONDS[len(waits) - 1])
@@ -343,16 +342,15 @@ def test_owners_and_operators_send_a_dead_delivery_again(hooked: Hooked, key: st
 def test_what_killed_workers_is_sent_on_request_or_after_the_next_event(hooked: Hooked) -> None:
     """A task is a dead letter, and SQL knows nothing of that."""
     hooked.place()
-    hooked.api.services.scheduler_of(WEBHOOK_QUEUE).close()
     [delivery] = hooked.deliveries(status="pending")
     queue = DelayQueue(hooked.api.services.redis, WEBHOOK_QUEUE)
-    queue.schedule(delivery["id"], delay_ms=-9)
-    dead = [(task, "killed its worker", None) for task in queue.claim(9, 1000).tasks]
-    dead_letter(queue, dead)
-    assert queue.stats().dead == 2
-    hooked.api.send("POST", f"/v1/webhooks/deliveries/{delivery['id']}/redeliver")
-    hooked.place()
-    assert known(hooked, 2) == sorted([delivery["id"], hooked.id])
+    for path in (f"deliveries/{delivery['id']}/redeliver", f"{hooked.id}/ping", ""):
+        assert known(hooked) == [hooked.id]
+        queue.schedule(hooked.id, delay_ms=-9)
+        dead_letter(queue, [(task, "killed it", None) for task in queue.claim(9, 1000).tasks])
+        assert queue.stats().dead == 1
+        hooked.ask("POST", f"/v1/webhooks/{path}") if path else hooked.place()
+    assert known(hooked) == [hooked.id]
     assert queue.stats().dead == 0
 
 
@@ -401,6 +399,15 @@ def test_what_is_not_a_success_is_tried_again(hooked: Hooked, status: int) -> No
     hooked.send_due()
     [delivery] = hooked.deliveries(status="pending")
     assert (delivery["attempts"], delivery["last_status"]) == (1, status)
+    hooked.receiver.status = 200
+    hooked.place()
+    for expected in (
+        Retry,
+        NotDue,
+    ):  # what is due now goes first, and the task stays for what is due later
+        outcomes = hooked.wake(hooked.id) or {}
+        assert [type(each) for each in outcomes.values()] == [expected]
+    assert hooked.receiver.types() == ["order.created"] * 2
 
 
 # <doctor>
@@ -410,9 +417,13 @@ def test_the_doctor_names_an_endpoint_that_keeps_failing(hooked: Hooked, host: s
     hooked.change(url=f"http://{host}/hook")
     hooked.place()
     set_delivery(hooked, attempts=3, last_status=503)
-    found = {each.check: each for each in Doctor(hooked.api.services.engine).examine()}
-    finding = found["orders.webhooks"]
-    assert finding.level == "warning"
+    levels = []
+    for paused in (True, False):
+        hooked.change(paused=paused)
+        found = {each.check: each for each in Doctor(hooked.api.services.engine).examine()}
+        finding = found["orders.webhooks"]
+        levels.append(finding.level)
+    assert levels == ["ok", "warning"]
     assert f"{hooked.id} at {host.strip('[]')}: since " in finding.summary
     assert finding.summary.endswith(" UTC, HTTP 503")
 
@@ -470,7 +481,7 @@ def test_a_paused_subscription_keeps_its_deliveries_for_later(hooked: Hooked) ->
     hooked.api.pay(first["id"])
     hooked.place()
     for _ in range(3):
-        hooked.wake(hooked.id, *(each["id"] for each in hooked.deliveries()))
+        assert hooked.wake(hooked.id) == {}
         hooked.move(1000)
     # Nor by a worker that is about to send.
     assert hooked.api.services[Sending].claim(hooked.id, lambda _: "") == (None, False)
@@ -539,7 +550,7 @@ def test_after_two_rotations_all_three_secrets_sign_for_a_day(hooked: Hooked) ->
 def test_nothing_is_sent_while_the_queue_is_paused(
     hooked: Hooked, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
-    """What this process knew already is found by the sweep after that."""
+    """What this process knew already is found after that."""
     monkeypatch.setattr("orders.features.webhooks.flow.ASK_SECONDS", 0)
     services = hooked.api.services
     hooked.flow = webhook_flow(services)
@@ -566,11 +577,10 @@ def test_nothing_is_sent_while_the_queue_is_paused(
 
 def test_a_delivery_that_is_being_sent_is_sent_by_nobody_else(hooked: Hooked) -> None:
     hooked.place()
-    [delivery] = hooked.deliveries()
     seen: list[Any] = []
-    hooked.receiver.before = lambda message: seen.append(hooked.flow.handler([Task(message.id)]))
+    hooked.receiver.before = lambda _: seen.append(hooked.flow.handler([Task(hooked.id)]))
     hooked.send_due()
-    outcome = seen[0][delivery["id"]]
+    outcome = seen[0][hooked.id]
     assert isinstance(outcome, NotDue)
     assert 5000 < outcome.delay_ms <= 15_000
     assert len(hooked.receiver.messages) == 1
@@ -602,10 +612,10 @@ def test_who_lost_the_lease_records_and_counts_nothing(
 def test_many_workers_at_once_send_each_delivery_once(hooked: Hooked) -> None:
     for _ in range(8):
         hooked.place()
-    ids, workers = hooked.due(), [Hooked.of(hooked) for _ in range(4)]
+    due, workers = hooked.due(), [Hooked.of(hooked) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        [*pool.map(lambda worker: worker.wake(*ids), workers)]
-    assert sorted(message.id for message in hooked.receiver.messages) == sorted(ids)
+        [*pool.map(lambda worker: worker.wake(*due.values()), workers)]
+    assert sorted(message.id for message in hooked.receiver.messages) == sorted(due)
 
 
 def test_first_attempts_are_in_the_order_of_events(hooked: Hooked) -> None:
@@ -646,13 +656,14 @@ def test_the_sweep_names_a_line_once_however_long(hooked: Hooked) -> None:
     for _ in range(6):
         hooked.place()
 
-    def forgotten() -> list[str]:
+    def forgotten(after: float | None = None, before: float = 0.0) -> list[str]:
         assert hooked.flow.sweep is not None
-        return [due.id for page in hooked.flow.sweep(None, 0.0) for due in page]
+        return [due.id for page in hooked.flow.sweep(after, before) for due in page]
 
     assert forgotten() == [], "nothing is late yet"
     hooked.move(LATE_MS)
-    assert forgotten() == [hooked.id]
+    assert forgotten(before=60.0) == forgotten(after=-60.0) == [hooked.id]
+    assert forgotten(before=-60.0) == forgotten(after=-0.1) == []
     hooked.change(paused=True)
     assert forgotten() == []
     hooked.change(paused=False)
@@ -673,7 +684,7 @@ def test_the_sweep_sends_what_waits_for_want_of_a_thread(
     hooked.place()
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refused)
-        hooked.flow.handler([Task(each) for each in hooked.due()])
+        hooked.flow.handler([Task(each) for each in hooked.due().values()])
     assert not hooked.is_idle(), "one has lost its turn, and the other one waits"
     assert hooked.flow.sweep is not None
     list(hooked.flow.sweep(None, 0))
@@ -691,12 +702,10 @@ def test_a_bug_counts_as_an_attempt_and_makes_no_dead_letter(
     assert (delivery["attempts"], delivery["last_error"]) == (1, "internal error")
 
 
-def test_what_is_no_delivery_and_what_is_settled_end_their_tasks(hooked: Hooked) -> None:
+def test_what_is_no_subscription_and_what_is_settled_end_their_tasks(hooked: Hooked) -> None:
     hooked.place()
-    [delivery] = hooked.deliveries()
     hooked.drain()
-    unknown = delivery["id"].replace(delivery["id"][0], "0" if delivery["id"][0] != "0" else "1")
-    for task_id in (delivery["id"], unknown):
+    for task_id in (hooked.id, hooked.deliveries()[0]["id"]):
         assert hooked.wake(task_id) == {}
     outcome = hooked.wake("what")
     assert outcome
@@ -822,8 +831,8 @@ def remind(hooked: Hooked, order_id: str, minutes: float) -> None:
 def test_an_order_is_reminded_of_once_before_its_deadline(hooked: Hooked) -> None:
     order = hooked.place(timeout_seconds=1800)
     assert hooked.drain() == ["order.created"]
-    [line] = hooked.api.services[Sending].lines(None, 2 * DAY_MS / 1000)
-    assert 1_400_000 < line.due_in_ms - LATE_MS <= 1_500_000
+    [line] = hooked.api.services[Sending].lines(before_ms=2 * DAY_MS)
+    assert 1_400_000 < line.due_in_ms <= 1_500_000
     remind(hooked, order["id"], 6)
     assert hooked.receiver.types() == ["order.created"]
     remind(hooked, order["id"], 4.9)
@@ -1080,12 +1089,8 @@ def test_redis_is_told_at_once_what_is_to_be_sent_when(
     hooked.api.send("POST", f"/v1/webhooks/deliveries/{made}/redeliver")
     for paused in (True, False):
         hooked.change(paused=paused)
-    assert schedule.mock_calls == [
-        call(made, delay_ms=0),
-        call(made, delay_ms=1000 * RETRY_SECONDS[0]),
-        call(made, delay_ms=0, even_if_dead=True),
-        call(hooked.id, delay_ms=0),
-    ]
+    by_hand = call(hooked.id, delay_ms=0, even_if_dead=True)
+    assert schedule.mock_calls == [by_hand, call(hooked.id, delay_ms=0), by_hand, by_hand]
 
 
 def test_a_key_for_payments_alone_may_not_subscribe(hooked: Hooked) -> None:

@@ -127,7 +127,7 @@ def webhook_world(shop: Shop) -> Iterator["WebhookWorld"]:
 class WebhookWorld:
     """A subscription beside one that is paused for good, and the events of one order.
 
-    Redis is perfect until a sender dies: somebody looks at a line whenever it is due.
+    Redis is perfect, but a sender may die that knows of something: somebody looks at a line whenever it is due.
     """
 
     def __init__(self, shop: Shop) -> None:
@@ -168,7 +168,7 @@ class WebhookWorld:
         self.leased: set[str] = set()
         self.url = 0
         self.is_paused = self.is_deleted = False
-        #: Whether somebody is about to look at the line, or will be; and whether only the sweep may know of it.
+        #: Whether somebody is about to look at the line, or its task is put off; and whether nobody else may know of it.
         self.woken = self.later = self.forgotten = False
         self.turns = {name: Turn() for name in WORKERS}
         self._tick(MOMENT)
@@ -185,9 +185,11 @@ class WebhookWorld:
     def _committed(self, *_: object) -> None:
         self.woken = True
 
-    def schedule(self, _: str, *, delay_ms: float, even_if_dead: bool = False) -> None:  # noqa: ARG002
-        self.woken |= not delay_ms
-        self.later |= bool(delay_ms)
+    def schedule(self, id_: str, *, delay_ms: float, even_if_dead: bool = False) -> None:  # noqa: ARG002
+        assert (id_, delay_ms) == (self.id, 0), (
+            "its task is put off, though something else may be due"
+        )
+        self.woken = True
 
     def cancel(self, order_id: str) -> None:
         """An order's check, which is none of these."""
@@ -311,6 +313,7 @@ class WebhookWorld:
         turn, unwanted, signs = self.turns[name], self._unwanted(), self._signing()
         if not turn.replies:
             self.woken, turn = False, Turn(url=self.url, unwanted=unwanted, signed=signs)
+            self.later = bool(self.sending.lines([self.id]))  # otherwise its task is done
         unwanted, signed = turn.unwanted & unwanted, turn.signed & signs
         turn = turn._replace(unwanted=unwanted, signed=signed, signs=turn.signs | signs)
         self.sender.replies = [*turn.replies]
@@ -391,7 +394,7 @@ class WebhookWorld:
         self.later = False
 
     def do_clock_back(self) -> None:
-        """What was due is not any more, so that only the sweep finds it."""
+        """What was due is not any more."""
         self.forgotten = True
 
     def do_event(self, amount: int = 1) -> None:
@@ -477,6 +480,8 @@ class WebhookWorld:
         numbers = [row["event_id"] for row in events]
         assert numbers == sorted(self.wanted), "no delivery, or one that nobody wants"
         assert all(row["attempts"] == self.claims[row["id"]] for row in rows), "miscounted"
+        is_known = self.woken or self.later or self.is_paused
+        assert is_known or all(row["status"] != "pending" for row in rows), "it has no task"
         is_looked_at = self.woken or any(turn.replies for turn in self.turns.values())
         if not (is_looked_at or self.forgotten or self.is_paused):
             untried = (row for row in events if row["last_attempt_at"] is None)
@@ -508,7 +513,7 @@ class WebhookWorld:
         assert not is_due or self.extended in self.reminded, "nobody was reminded"
 
     def _is_behind(self) -> bool:
-        return any(line.id == self.id for line in self.sending.lines(None, 0))
+        return any(line.id == self.id for line in self.sending.lines(before_ms=0))
 
     def _send_all(self) -> None:
         """What a worker does that looks at a line, until nobody tells it to look again."""

@@ -7,12 +7,9 @@ from orders.features.webhooks.service import SQL
 from worker import Finding
 from worker.findings import ok, warning
 
-#: How many of the subscriptions with pending webhooks are checked.
-MOST_LINES = 2000
-
 
 def webhooks(sql: sa.Connection) -> Finding:
-    rows = SQL.list_failing(sql, most_lines=MOST_LINES).all()
+    rows = SQL.list_failing(sql).all()
     name = "orders.webhooks"
     if not rows:
         return ok(name, "no endpoint has failed a webhook 3 times")

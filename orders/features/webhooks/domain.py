@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from orders.order.domain import EventType, Order
 
-#: The queue whose ids are those of subscriptions with something to send, and of deliveries that are due again.
+#: The queue whose ids are those of subscriptions with something to send.
 WEBHOOK_QUEUE = "webhooks"
 
 
@@ -62,8 +62,6 @@ class Message:
 class WaitingSubscription(NamedTuple):
     """A subscription with a delivery that waits, and the milliseconds until the first one is due."""
 
-    #: The delivery's or the subscription's, by which it was asked for.
     id: str
-    subscription_id: str
     client_id: str
     due_in_ms: int

@@ -1,8 +1,9 @@
 """The flow that sends webhooks.
 
-Its tasks only tell whose line to look at. Their ids are those of subscriptions with new events, or that the
-sweep found behind, and of deliveries that are due again. They are done at once, many at a time; then the flow's own
-threads send, in the order that `Turns` decides.
+A task only tells whose line to look at: its id is a subscription's. It is scheduled, always due at once, when events are
+written and when an attempt has failed. It is put off until the line's first delivery is due, or shortly if that is due
+already, and done once nothing waits. Many are handled at a time; then the flow's own threads send, in the order that
+`Turns` decides.
 """
 
 import json
@@ -21,7 +22,7 @@ from orders.features.signing.sender import Answer, HttpSender
 from orders.features.signing.settings import SendingSettings
 from orders.features.signing.signatures import signed
 from orders.features.webhooks.domain import WEBHOOK_QUEUE, Message
-from orders.features.webhooks.sending import LATE_MS, Sending
+from orders.features.webhooks.sending import Sending
 from orders.features.webhooks.settings import WebhookSettings
 from orders.features.webhooks.turns import Turn, Turns
 from orders.hooks import Hooks
@@ -36,8 +37,11 @@ from worker.runtime import pauses
 
 #: How many subscriptions the sweep yields at a time.
 PAGE_SIZE = 500
-#: How often to look whether a subscription that the sweep found is still behind. Until then its task is put off.
-BEHIND_MS = 5000
+#: How often to look again at a line that is behind.
+BEHIND_MS = 500
+#: A delivery that is due and was not sent for so long was forgotten by Redis: twice as long as its task is put off, so
+#: that one which becomes due meanwhile counts as late only after that.
+LATE_MS = 2 * BEHIND_MS
 #: How often a process that sends asks whether an operator has paused the queue.
 ASK_SECONDS = 1.0
 #: How often each worker deletes old deliveries.
@@ -96,19 +100,17 @@ class Deliverer:
         self._prune_at = time.monotonic()
 
     def __call__(self, tasks: Sequence[Task]) -> Mapping[str, Outcome]:
-        """Queue a turn for each subscription that these tasks are about."""
+        """Queue a turn for each of these subscriptions with a delivery that is due."""
         outcomes: dict[str, Outcome] = {
-            task.id: DeadLetter("its id is not a delivery's")
+            task.id: DeadLetter("its id is not a subscription's")
             for task in tasks
             if not is_uuid(task.id)
         }
-        lines = self._sending.find_lines([t.id for t in tasks if t.id not in outcomes])
-        for line in lines:
+        for line in self._sending.lines([t.id for t in tasks if t.id not in outcomes]):
             if line.due_in_ms > 0:
                 outcomes[line.id] = NotDue(line.due_in_ms)
-                continue
-            self._turns.add(line.client_id, line.subscription_id)
-            if line.id == line.subscription_id and line.due_in_ms <= -LATE_MS:
+            else:
+                self._turns.add(line.client_id, line.id)
                 outcomes[line.id] = Retry(BEHIND_MS)
         self._start()
         return outcomes
@@ -116,15 +118,14 @@ class Deliverer:
     def forgotten(
         self, after_seconds: float | None, before_seconds: float
     ) -> Iterator[Sequence[Due]]:
-        """The sweep: subscriptions whose first delivery is late.
-
-        Until then the delivery has a task of its own, or none while it is being sent.
-        """
+        """The sweep: subscriptions whose first delivery is late. Until then, Redis may not have been told."""
         self._start()  # those that still wait because no thread could be started
         if not self._has_offered:
             self._sending.offer_reminders()
             self._has_offered = True
-        lines = self._sending.lines(after_seconds, min(0.0, before_seconds))
+        after_ms = None if after_seconds is None else round(1000 * after_seconds)
+        before_ms = min(-LATE_MS, round(1000 * before_seconds))
+        lines = self._sending.lines(after_ms=after_ms, before_ms=before_ms)
         found = [Due(line.id, line.due_in_ms) for line in lines]
         for start in range(0, len(found), PAGE_SIZE):
             yield found[start : start + PAGE_SIZE]
@@ -151,14 +152,14 @@ class Deliverer:
             )
             try:
                 thread.start()
-            except RuntimeError:  # out of threads; the sweep finds the subscription again
+            except RuntimeError:  # out of threads; its task finds the subscription again
                 self._turns.end(turn)
                 return
 
     def _run(self, turn: Turn) -> None:
         seconds = None
         try:
-            if not self._is_paused():  # otherwise the sweep finds who waits
+            if not self._is_paused():  # otherwise its task finds who waits
                 seconds = self._take(turn)
         except StorageUnavailable as error:
             if self._failure.is_due():

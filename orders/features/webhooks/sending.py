@@ -5,8 +5,8 @@ invented. It is sent under a lease, outside of any transaction: the process whos
 moved its ``due_at`` forward sends it, and records the outcome only if ``due_at`` has not changed
 since.
 
-A subscription's pending deliveries are its line, in the order in which they are due. Redis and the
-sweep only tell whose line to look at, so however long it is, it is one thing to look at.
+A subscription's pending deliveries are its line, in the order in which they are due. While there are
+any, Redis has one task, of the subscription: however long its line is, it is one thing to look at.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from orders.config import Settings
 from orders.db.errors import retried
 from orders.db.ids import array_of
-from orders.db.statements import Service, as_it_is, one
+from orders.db.statements import Service, made_of, one
 from orders.features.signing.sender import Answer
 from orders.features.signing.settings import SendingSettings
 from orders.features.webhooks.domain import REMINDER, DeliveryStatus, Message, WaitingSubscription
@@ -34,8 +34,6 @@ from orders.order.rows import SQL as ORDERS
 #: How long to wait after each failed attempt, or longer if the endpoint asks for it, up to all of it. After
 #: the last one, three days in all, the delivery is dead.
 RETRY_SECONDS = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, *8 * [28_800])
-#: A delivery that is due and was not sent for so long was forgotten by Redis, or by a worker that died.
-LATE_MS = 1000
 #: How long it may take to record the outcome after a request has ended.
 GRACE_SECONDS = 10.0
 #: How much of an answer is kept.
@@ -56,6 +54,7 @@ class ClaimedMessage(NamedTuple):
     more: bool
 
 
+_waiting = made_of(WaitingSubscription)
 NOTHING, SOMETHING_ELSE = ClaimedMessage(None, more=False), ClaimedMessage(None, more=True)
 
 
@@ -79,20 +78,16 @@ class Sending(Service):
         with self._autocommit() as sql:
             SQL.set_reminders(sql, reminds=self._settings.reminder_ms > 0)
 
-    def find_lines(self, ids: Sequence[str]) -> list[WaitingSubscription]:
-        """Those of these ids of deliveries and subscriptions that something waits for."""
-        found = self._all(WaitingSubscription._make, SQL.find_lines, ids=array_of(ids))
-        return [line for line in found if None not in line]
-
-    def lines(self, after_seconds: float | None, before_seconds: float) -> Sequence[sa.Row[Any]]:
-        """The subscriptions that something waits for, soonest first, within bounds from now.
-
-        The first delivery counts, and is due `LATE_MS` later than it is: until then it is about to
-        be sent.
-        """
-        after_ms = None if after_seconds is None else round(after_seconds * 1000)
-        values = {"after_ms": after_ms, "before_ms": round(before_seconds * 1000)}
-        return self._all(as_it_is, SQL.list_lines, **values, late_ms=LATE_MS)
+    def lines(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        after_ms: int | None = None,
+        before_ms: int | None = None,
+    ) -> list[WaitingSubscription]:
+        """Those of these subscriptions that something waits for, soonest first, within bounds from now; None: of all."""
+        values = {"ids": None if ids is None else array_of(ids), "after_ms": after_ms}
+        return self._all(_waiting, SQL.find_lines, **values, before_ms=before_ms)
 
     @retried
     def claim(self, subscription_id: str, write: Callable[[Message], str | None]) -> ClaimedMessage:
@@ -116,7 +111,6 @@ class Sending(Service):
                 SQL.drop(sql, **as_read)
             elif wait:
                 SQL.put_off(sql, **as_read, delay_ms=wait)
-                self._scheduler.schedule(message.id, delay_ms=wait)
             elif message.attempts > len(RETRY_SECONDS):
                 if _recorded(sql, message, NO_OUTCOME, DeliveryStatus.DEAD, 0) is not None:
                     self._observe("webhook.dead")
@@ -168,7 +162,7 @@ class Sending(Service):
             return False
         self._observe("webhook.failed" if is_pending else f"webhook.{status}")
         if delay_ms:
-            self._scheduler.schedule(message.id, delay_ms=delay_ms)
+            self._scheduler.schedule(message.subscription_id, delay_ms=0)
         return more
 
     @retried

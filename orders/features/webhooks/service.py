@@ -121,7 +121,7 @@ class Webhooks(Service):
             )
         found = self.subscription(client_id, subscription_id)
         if paused is False:
-            self._scheduler.schedule(subscription_id, delay_ms=0)
+            self._look_at(subscription_id)
         return found
 
     def ping(self, client_id: str, subscription_id: str) -> Row:
@@ -131,9 +131,8 @@ class Webhooks(Service):
             made_id = SQL.ping(sql, client_id=client_id, id=subscription_id).scalar()
         if made_id is None:
             raise WebhookNotFound
-        made = self.delivery(client_id, made_id)
-        self._scheduler.schedule(made_id, delay_ms=0)
-        return made
+        self._look_at(subscription_id)
+        return self.delivery(client_id, made_id)
 
     def rotate_secret(self, client_id: str, subscription_id: str) -> tuple[Row, str]:
         """Make a new secret; for a day those before it sign too. Raises WebhookNotFound."""
@@ -193,7 +192,7 @@ class Webhooks(Service):
         with self._autocommit() as sql:
             SQL.redeliver(sql, client_id=client_id, id=delivery_id)
         again = self.delivery(client_id, delivery_id)
-        self._scheduler.schedule(delivery_id, delay_ms=0, even_if_dead=True)
+        self._look_at(again.subscription_id)
         return again
 
     # -- for orders -----------------------------------------------------------------------
@@ -211,7 +210,11 @@ class Webhooks(Service):
                     self._subscriptions[row.client_id] = found
         for each in ids:
             for subscription_id in self._subscriptions.get(each, (0.0, ()))[1]:
-                self._scheduler.schedule(subscription_id, delay_ms=0, even_if_dead=True)
+                self._look_at(subscription_id)
+
+    def _look_at(self, subscription_id: str) -> None:
+        """Have a worker look whether something is to be sent, even if that has killed workers."""
+        self._scheduler.schedule(subscription_id, delay_ms=0, even_if_dead=True)
 
 
 def messages_about(connection: sa.Connection, events: Sequence[Any]) -> dict[int, Sequence[str]]:

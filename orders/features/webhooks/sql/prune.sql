@@ -5,32 +5,20 @@
 -- :page_size  bigint
 --
 -- A deleted subscription is never restored, and whoever sends one of its deliveries now finds it gone.
-WITH RECURSIVE owners AS (                          -- of each subscription one entry of the index is read
-    (
-        SELECT subscription_id FROM webhook_deliveries
-        WHERE subscription_id > '00000000-0000-0000-0000-000000000000'
-        ORDER BY subscription_id LIMIT 1
-    )
-    UNION ALL
-    SELECT after.subscription_id FROM owners
-    CROSS JOIN LATERAL (
-        SELECT subscription_id FROM webhook_deliveries WHERE subscription_id > owners.subscription_id
-        ORDER BY subscription_id LIMIT 1
-    ) AS after
-),
-lines AS (
-    SELECT subscription_id, status,
-        CASE WHEN (SELECT deleted_at FROM webhook_subscriptions WHERE id = subscription_id) IS NOT NULL THEN 'infinity'
+WITH lines AS (
+    SELECT id, status,
+        CASE WHEN deleted_at IS NOT NULL THEN 'infinity'
             WHEN :kept_ms::bigint > 0 AND status <> 'pending'
             THEN statement_timestamp() - :kept_ms::bigint * interval '1 millisecond' END AS before
-    FROM owners CROSS JOIN unnest('{pending,delivered,dead}'::text[]) AS status
+    FROM webhook_subscriptions CROSS JOIN unnest('{pending,delivered,dead}'::text[]) AS status
+    WHERE id > '00000000-0000-0000-0000-000000000000'
 )
 DELETE FROM webhook_deliveries
 WHERE id = ANY (ARRAY(
     SELECT old.id FROM lines
     CROSS JOIN LATERAL (
         SELECT id FROM webhook_deliveries
-        WHERE subscription_id = lines.subscription_id
+        WHERE subscription_id = lines.id
           AND status = lines.status
           AND created_at < lines.before             -- for the index
           AND due_at < lines.before                 -- when it ended
