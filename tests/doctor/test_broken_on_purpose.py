@@ -219,8 +219,8 @@ def webhooks_failing(site: Installation) -> None:
         with site.api.services.engine.begin() as connection:
             connection.execute(sa.update(webhook_deliveries).values(due_at=now()))
         if attempts < 3:
-            hook = str((made.json or {})["id"])
-            site.api.services.scheduler_of(WEBHOOK_QUEUE).schedule(hook, delay_ms=0)
+            scheduler = site.api.services.scheduler_of(WEBHOOK_QUEUE)
+            scheduler.schedule((made.json or {})["id"], delay_ms=0)
 
 
 def has_failed(site: Installation, attempts: int) -> bool:

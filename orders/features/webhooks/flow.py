@@ -1,9 +1,9 @@
 """The flow that sends webhooks.
 
-A task only tells whose line to look at: its id is a subscription's. It is scheduled, always due at once, when events are
-written and when an attempt has failed. It is put off until the line's first delivery is due, or shortly if that is due
-already, and done once nothing waits. Many are handled at a time; then the flow's own threads send, in the order that
-`Turns` decides.
+A task only says whose line to look at: its id is a subscription's. It is scheduled, always due at once, when something is
+written for that line, and when an attempt has failed. A look puts it off until the first delivery is due, or briefly if
+that is due already; once nothing waits it is done. Many are handled at a time; then the flow's own threads send, in the
+order that `Turns` decides.
 """
 
 import json
@@ -39,8 +39,8 @@ from worker.runtime import pauses
 PAGE_SIZE = 500
 #: How often to look again at a line that is behind.
 BEHIND_MS = 500
-#: A delivery that is due and was not sent for so long was forgotten by Redis: twice as long as its task is put off, so
-#: that one which becomes due meanwhile counts as late only after that.
+#: A line that has been due for so long and has no task was lost by Redis. A task that is put off comes back sooner, so the
+#: sweep never brings one forward.
 LATE_MS = 2 * BEHIND_MS
 #: How often a process that sends asks whether an operator has paused the queue.
 ASK_SECONDS = 1.0
