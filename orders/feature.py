@@ -20,7 +20,7 @@ from orders.features import NAMES
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from orders.features.parts import Cause, Counted, Figure, OrderData, Sent
+    from orders.features.parts import Cause, Counted, Figure, OrderData, Panel, Sent, Step
     from orders.http.routing import Routes
     from orders.wiring import Services
     from worker import Finding, Flow
@@ -72,11 +72,11 @@ class Feature:
     figures: Sequence[Callable[["sa.Connection"], Iterable["Figure"]]] = ()
     #: What the metrics count of what `Hooks.observe` is told.
     counters: Sequence["Counted"] = ()
-    #: Its part of the operators' page: what the script ``static/NAME.js`` in its folder is told every two seconds while
-    #: the database answers. The script may also ask for the feature's routes, below /ops.
-    panel: Callable[["Services"], Any] | None = None
-    #: What that page adds to the time line of an order, given its id. See `steps` in ``ops/static/orders.js``.
-    steps: Callable[["sa.Connection", str], Iterable[Mapping[str, Any]]] = nothing
+    #: Its part of the operators' page, read at most once a second while the database answers. Its folder has the template
+    #: ``templates/panel.html``, to which it is ``panel``, and ``static/NAME.css``. Does not raise.
+    panel: Callable[["Services"], "Panel"] | None = None
+    #: What that page adds to the timeline of an order, given its id.
+    steps: Callable[["sa.Connection", str], Iterable["Step"]] = nothing
 
 
 @cache

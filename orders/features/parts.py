@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid5
 
 from pydantic import BaseModel
@@ -45,6 +45,42 @@ class Counted(NamedTuple):
     label: str = ""
     #: Zero, rather than absent, before the first of them: otherwise a rate misses that event.
     known: Sequence[str] = ()
+
+
+class Problem(NamedTuple):
+    """Something that an operator should know of: bad or warn, a sentence, and its entry of the runbook."""
+
+    level: str
+    text: str
+    entry: str = ""
+
+
+def not_known(what: str) -> Problem:
+    """What could not be read while the database answers otherwise."""
+    text = f"It is not known {what}: the database takes too long to say it."
+    return Problem("warn", text, "DatabaseUnavailable")
+
+
+class Panel(NamedTuple):
+    """A feature's part of the operators' page, as its template shows it."""
+
+    shown: Any
+    problems: Sequence[Problem] = ()
+    #: How bad it is, and what to call it where the page says that all is on time.
+    status: tuple[str, str] | None = None
+
+
+class Step(NamedTuple):
+    """Something that happened to an order: a line of its timeline on the operators' page."""
+
+    at: datetime
+    #: event, payment or sent
+    kind: str
+    title: str
+    text: str = ""
+    #: A time that follows the text.
+    then: datetime | None = None
+    is_bad: bool = False
 
 
 class Cause(NamedTuple):

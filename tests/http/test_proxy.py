@@ -124,7 +124,15 @@ def test_an_order_is_created_through_the_proxy(site: Site) -> None:
     "path",
     [
         *("/metrics", "/metrics/x", "//metrics", "/%6detrics", "/METRICS", "/readyz"),
-        *("/ops", "/ops/", "/ops/state", "/ops/static/main.js", "//ops", "/%6fps", "/v1/../ops"),
+        *(
+            "/ops",
+            "/ops/",
+            "/ops/view/overview",
+            "/ops/static/page.js",
+            "//ops",
+            "/%6fps",
+            "/v1/../ops",
+        ),
     ],
 )
 def test_what_is_internal_is_not_found(site: Site, path: str) -> None:
@@ -143,7 +151,7 @@ def test_what_is_internal_is_not_found(site: Site, path: str) -> None:
 # <ops>
 # <ops>
 def test_the_operators_page_has_a_port_of_its_own(site: Site) -> None:
-    refused = site.ops.request("GET /ops/state")
+    refused = site.ops.request("GET /ops/view/overview")
     assert (refused.status, refused.body["code"]) == (403, "forbidden")
     with urlopen(f"http://127.0.0.1:{site.ops.port}/ops") as page:
         assert b"<title>Order timeout</title>" in page.read()

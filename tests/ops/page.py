@@ -1,11 +1,69 @@
 """The operators' page, asked as its script asks."""
 
+import re
+from html.parser import HTMLParser
 from typing import Any
+from xml.etree.ElementTree import Element, TreeBuilder
 
 from werkzeug.test import TestResponse
 
+from orders.features.parts import Problem
 from orders.queues import QUEUE
 from tests.kit.api import Api
+
+VOID = {"input", "link", "meta"}
+
+
+class View(HTMLParser):
+    """A view's elements by their ids. Its tags are nested as they should be."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self._builder = TreeBuilder()
+        self.handle_starttag("view", [])
+        self.feed(html)
+        self._builder.end("view")
+        self._ids = {each.get("id", ""): each for each in self._builder.close().iter()}
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self._builder.start(tag, {name: value or "" for name, value in attrs})
+        if tag in VOID:
+            self._builder.end(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._builder.end(tag)
+
+    def handle_data(self, data: str) -> None:
+        self._builder.data(data)
+
+    def __contains__(self, id_: str) -> bool:
+        return id_ in self._ids
+
+    def __getitem__(self, id_: str) -> Element:
+        return self._ids[id_]
+
+    def text(self, id_: str) -> str:
+        return _text(self[id_])
+
+    def texts(self, id_: str, path: str = "*") -> list[str]:
+        """The texts of what an element contains."""
+        return [*map(_text, self[id_].findall(path))]
+
+    def ids(self, id_: str) -> list[str]:
+        """Whose rows a table has."""
+        return [each.get("id", "").partition("-")[2] for each in self[id_]]
+
+    def tiles(self) -> dict[str, list[str]]:
+        """The value and the note of each counter."""
+        return {name: rest for name, *rest in map(_texts, self["tiles"])}
+
+
+def _text(element: Element) -> str:
+    return " ".join("".join(element.itertext()).split())
+
+
+def _texts(element: Element) -> list[str]:
+    return [*map(_text, element)]
 
 
 class Page:
@@ -21,11 +79,23 @@ class Page:
             f"/ops/{path}", method=method, json=body, headers=sent, buffered=True
         )
 
-    def get(self, path: str) -> Any:
-        answer = self.ask("GET", path)
-        assert answer.status_code == 200, answer.get_data()
-        return answer.json
+    def get(self, path: str = "overview", status: int = 200) -> View:
+        answer = self.ask("GET", f"view/{path}")
+        assert (answer.status_code, answer.mimetype) == (status, "text/html"), answer.get_data()
+        return View(answer.text)
 
-    def queue(self, name: str = QUEUE) -> Any:
-        [found] = [each for each in self.get("state")["redis"]["queues"] if each["name"] == name]
-        return found
+    def why(self, order_id: str) -> list[str]:
+        """Why an order is unpaid: what follows its six facts."""
+        return self.get(f"order/{order_id}").texts("order-facts", "dd")[6:]
+
+    def problems(self, like: str = "") -> list[Problem]:
+        """Those whose text begins like this."""
+        found = []
+        for notice in self.get()["notices"]:
+            level, entry = notice.get("class", ""), notice[1].get("href", "").partition("=")[2]
+            found.append(Problem(level.removeprefix("notice "), _text(notice[0]), entry))
+        return [each for each in found if re.match(like, each.text)]
+
+    def queue(self, name: str = QUEUE) -> list[str]:
+        """Its state; how many tasks are scheduled, due, leased and dead; and when the next one is due."""
+        return self.get().texts(f"queue-{name}")[1:-1]

@@ -46,7 +46,7 @@ COMMANDS = {
     f"dead requeue --all --dry-run {OF_QUEUE}": 0,
     f"dead purge --older-than 1h --dry-run {OF_QUEUE}": 0,
 }
-PAGE = ["state", f"letters?queue={QUEUE}"]
+PAGE = ["overview", f"dead?queue={QUEUE}"]
 
 
 def flows() -> list[Flow]:
@@ -86,7 +86,7 @@ def looks(
     def command(line: str) -> None:
         assert main([*line.split(), "--redis-url", valkey.url]) == COMMANDS[line]
 
-    order = f"orders/{content(api.place())['id']}"
+    order = f"order/{content(api.place())['id']}"
     calls = ((command, COMMANDS), (page.get, [*PAGE, order]))
     return {name: partial(call, name) for call, names in calls for name in names}
 

@@ -54,10 +54,12 @@ made = flows(services)
 made[0].handler([Task(late)])
 states = {name: services.orders.order(None, each).status for name, each in (("paid", paid), ("late", late))}
 panels = None
-if "/ops/state" in map(str, app.url_map.iter_rules()):
+if "/ops" in map(str, app.url_map.iter_rules()):
     mine = {"headers": {"Authorization": f"Bearer {key}"}}
-    assert http.get(f"/ops/orders/{paid}", **mine).status_code == 200
-    panels = [*http.get("/ops/state", **mine).json["panels"]]
+    for view in ("overview", "dead", "refunds", "find?text=a", f"order/{paid}", "runbook"):
+        assert http.get(f"/ops/view/{view}", **mine).status_code == 200
+    from orders.features.ops.routes import Tools
+    panels = [*services[Tools].panels]
 services.close()
 loaded = {name.split(".")[2] for name in sys.modules if name.startswith("orders.features.")}
 print(json.dumps({

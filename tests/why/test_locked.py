@@ -8,11 +8,11 @@ from orders.db.database import reading
 from orders.db.tables import stock_items, unpaid_orders
 from orders.errors import RowLocked
 from orders.features.doctor.doctor import Doctor  # <doctor/>
-from orders.features.ops.lookups import ShownRecords  # <ops/>
 from orders.features.why import locked
 from orders.features.why.locked import Locker, lockers
 from tests.kit.api import serving
 from tests.kit.shop import Shop, opened
+from tests.ops.page import Page  # <ops/>
 from worker import Finding  # <doctor/>
 
 
@@ -77,7 +77,10 @@ def test_a_locked_row_is_no_outage_of_the_database(migrated_url: str) -> None:
 
 # <ops>
 @pytest.mark.parametrize("table", [unpaid_orders, stock_items], ids=str)
-def test_the_page_looks_for_locked_rows(migrated_url: str, valkey: Valkey, table: sa.Table) -> None:
+def test_the_page_looks_for_locked_rows(
+    migrated_url: str, valkey: Valkey, table: sa.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orders.features.ops.routes.FRESH_SECONDS", 0.0)
     with serving(migrated_url, valkey.url) as api:
         api.place()
         services = api.services
@@ -86,9 +89,10 @@ def test_the_page_looks_for_locked_rows(migrated_url: str, valkey: Valkey, table
             connection.execute(late)
         with services.engine.begin() as stranger:
             stranger.execute(sa.select(table).with_for_update())
-            [shown] = ShownRecords(services.watching, services.hooks).state()["locked"]
-        assert ShownRecords(services.watching, services.hooks).state()["locked"] == []
-    assert f" has held locks on {table} since " in shown
+            [shown] = Page(api).problems(".* has held locks on ")
+        assert Page(api).problems(".* has held locks on ") == []
+    assert (shown.level, shown.entry) == ("bad", "OrdersOverdue")
+    assert f" has held locks on {table} since " in shown.text
 
 
 # </ops>

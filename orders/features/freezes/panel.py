@@ -3,26 +3,43 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import zip_longest
-from typing import Any
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from orders.db.database import reading
 from orders.db.ids import array_of
 from orders.errors import StorageUnavailable
-from orders.features.freezes.domain import Freeze
+from orders.features.freezes.domain import Freeze, FreezeState
 from orders.features.freezes.service import MOST_COUNTED, SQL, Freezes
-from orders.http.schemas.types import rfc3339
+from orders.features.parts import Panel, not_known
 from orders.wiring import Services
-
-Json = dict[str, Any]
 
 #: More are not shown.
 MOST_SHOWN = 20
 KEY = "key "
 
 
-def panel(services: Services) -> list[Json] | None:
+class ShownFreeze(NamedTuple):
+    """A freeze, who opened it, and how many orders it stops, if they could be counted."""
+
+    freeze: Freeze
+    opened_by: str
+    orders: int | None
+
+    @property
+    def counted(self) -> str:
+        if self.orders is None:
+            return "orders not counted"
+        more = "+" if self.orders >= MOST_COUNTED else ""
+        return f"{self.orders:,}{more} {'order' if self.orders == 1 else 'orders'}"
+
+    @property
+    def stops_all(self) -> bool:
+        return self.freeze.client is None and self.freeze.state is FreezeState.OPEN
+
+
+def panel(services: Services) -> Panel:
     """The freezes in force, the one that ends first at the top; None if they are not known."""
     try:
         with reading(services.watching) as connection:
@@ -30,11 +47,13 @@ def panel(services: Services) -> list[Json] | None:
             keys = [each.opened_by.removeprefix(KEY) for each in found if _is_key(each)]
             rows = SQL.list_owners(connection, ids=array_of(keys)) if keys else ()
             names = {row.id: row.client for row in rows}
-            facts = [_shown(each, names) for each in found]
     except (StorageUnavailable, sa.exc.DBAPIError):
-        return None
-    counts = zip_longest(facts, _counts(Freezes(services.watching), found))
-    return [each | {"orders": count} for each, count in counts]
+        return Panel(None, [not_known("whether cancellations are stopped")])
+    counts = zip_longest(found, _counts(Freezes(services.watching), found))
+    shown = [ShownFreeze(each, _opener(each, names), count) for each, count in counts]
+    if any(each.client is None for each in found):
+        return Panel(shown, status=("bad", "Stopped"))
+    return Panel(shown, status=("warn", "Partly stopped") if found else None)
 
 
 def _counts(freezes: Freezes, found: list[Freeze]) -> Iterator[int]:
@@ -48,17 +67,6 @@ def _is_key(freeze: Freeze) -> bool:
     return freeze.opened_by.startswith(KEY)
 
 
-def _shown(freeze: Freeze, names: dict[str, str]) -> Json:
+def _opener(freeze: Freeze, names: dict[str, str]) -> str:
     name = names.get(freeze.opened_by.removeprefix(KEY))
-    return {
-        "id": freeze.id,
-        "scope": freeze.scope,
-        "reason": freeze.reason,
-        "opened_by": f"{name}, {freeze.opened_by}" if name else freeze.opened_by,
-        "opened_at": rfc3339(freeze.opened_at),
-        "ends_at": rfc3339(freeze.ends_at),
-        "left_ms": max(0, freeze.left_ms),
-        "state": freeze.state,
-        "most": MOST_COUNTED,
-        "given_back": freeze.given_back,
-    }
+    return f"{name}, {freeze.opened_by}" if name else freeze.opened_by

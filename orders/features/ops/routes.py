@@ -1,5 +1,6 @@
-"""The page, and the JSON that its script requests with the API key of an operator."""
+"""The page, and the views that its script requests with the API key of an operator."""
 
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -7,23 +8,32 @@ from typing import Any
 from flask import Flask, Response, request, send_from_directory
 
 from orders.caches import SharedRead
+from orders.errors import OrderError
 from orders.feature import features
 from orders.features.operators import answering, calling_key, log_key
-from orders.features.ops import queues
-from orders.features.ops.lookups import ShownRecords
-from orders.features.ops.schemas import LettersIn, LettersQuery, PauseIn, QueueIn, SearchQuery
+from orders.features.ops import problems, queues, runbook
+from orders.features.ops.filters import FEATURES, templates
+from orders.features.ops.lookups import LISTED, MOST_REFUNDS, MOST_UNPAID, ShownRecords
+from orders.features.ops.problems import Seen
+from orders.features.ops.schemas import (
+    GuideQuery,
+    LettersIn,
+    LettersQuery,
+    PauseIn,
+    QueueIn,
+    SearchQuery,
+)
 from orders.http.auth import authenticate, check_scopes, current_client, services
+from orders.http.problems import status_of
 from orders.http.routing import Routes
 from orders.http.schemas.payments import RefundIn
+from orders.order.domain import OrderStatus
 from orders.queues import QUEUE, queue_names
 from orders.wiring import Services
 from worker import DelayQueue
 from worker.runtime import pauses
 
-FEATURES = Path(__file__).parents[1]
 STATIC = Path(__file__).parent / "static"
-#: The repository's docs.
-GUIDES = Path(__file__).parents[2] / "guides"
 #: Only the page's own files and routes, nothing inline, and not in a frame.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -33,6 +43,15 @@ POLICY = (
 FRESH_SECONDS = 1.0
 #: Endpoints that need no key.
 OPEN = {"ops.index", "ops.asset"}
+#: What all templates know.
+KNOWN = {
+    "orders_queue": QUEUE,
+    "late_ms": problems.LATE_MS,
+    "grace_ms": problems.GRACE_MS,
+    "most_unpaid": MOST_UNPAID,
+    "most_refunds": MOST_REFUNDS,
+    "levels": {OrderStatus.UNPAID: "", OrderStatus.PAID: "good", OrderStatus.CANCELLED: "warn"},
+}
 Json = dict[str, Any]
 
 ops = Routes("ops", prefix="/ops")
@@ -52,10 +71,34 @@ class Tools:
             for each in features()
             if each.panel
         }
+        self.templates = templates(self.panels)
+        self.templates.globals |= KNOWN
+        self.templates.filters |= {
+            "next_due": problems.next_due,
+            "pause_level": problems.pause_level,
+            "tiles": problems.tiles,
+        }
+
+    def look(self) -> Seen:
+        """What all views show."""
+        orders = self.sql.get()
+        late = [row.order_id for row in ((orders and orders.overdue) or ())[:LISTED]]
+        return Seen(
+            orders,
+            self.redis.get(),
+            queues.put_off(self.queues[QUEUE], late) if late else (),
+            {name: each.get() if orders else None for name, each in self.panels.items()},
+        )
+
+    def render(self, template: str, status: int = 200, **shown: Any) -> Response:
+        text = self.templates.get_template(f"ops/{template}.html").render(shown)
+        # A task's id need not be UTF-8.
+        return Response(text.encode(errors="backslashreplace"), status, mimetype="text/html")
 
     def forget(self) -> None:
         """Have the next poll read again, because something was changed."""
-        for each in (self.sql, self.redis, *self.panels.values()):
+        shared: tuple[SharedRead[Any], ...] = (self.sql, self.redis, *self.panels.values())
+        for each in shared:
             each.forget()
 
 
@@ -103,67 +146,83 @@ def leave(response: Response) -> Response:
 @ops.get("", strict_slashes=False)
 def index() -> Response:
     """The page. It contains no data, and shows the login form itself."""
-    return _file("index.html")
+    return tools().render("index", panels=tools().panels)
 
 
 @ops.get("/static/<name>")
 def asset(name: str) -> Response:
     """A script, a style sheet or the icon, also of a panel."""
-    return _file(name)
-
-
-def _file(name: str) -> Response:
     feature = name.partition(".")[0]
     own = FEATURES / feature / "static" if feature in tools().panels else STATIC
-    response = send_from_directory(GUIDES if name == "runbook.md" else own, name)
+    response = send_from_directory(own, name)
     response.headers["Cache-Control"] = "no-cache"  # revalidated, so mostly a 304
     return response
 
 
-# -- reading -------------------------------------------------------------------------------
+# -- views ---------------------------------------------------------------------------------
 
 
-@ops.get("/state")
-def state() -> Json:
-    """What the page polls: counts, lists, queues and workers, and what each panel shows."""
-    sql = tools().sql.get()
-    if late := sql.get("overdue"):
-        put_off = queues.put_off(tools().queues[QUEUE], late["ids"])
-        sql = {**sql, "overdue": {**late, "put_off": put_off}}
-    panels = tools().panels.items()
-    told = {name: panel.get() if sql["answers"] else None for name, panel in panels}
-    return {
-        "client": current_client().name,
-        "queues": queue_names(),
-        "sql": sql,
-        "redis": tools().redis.get(),
-        "panels": told,
-    }
+def view(name: str, read: Callable[[], Json] = dict) -> Response:
+    """What is wrong, the sections, and a view of what ``read`` returns, or why that cannot be read."""
+    seen, template, status = tools().look(), name, 200
+    try:
+        shown = read()
+    except OrderError as error:
+        template, status = "frame", status_of(type(error))
+        shown = {"failed": str(type(error)())}  # what a driver says of its server is for the log
+    found = problems.problems(seen)
+    level, said = problems.status(seen, found)
+    frame = {"view": name, "client": current_client().name, "level": level, "said": said}
+    return tools().render(template, status, **frame, seen=seen, problems=found, **shown)
 
 
-@ops.get("/search")
-def search(query: SearchQuery) -> Json:
+@ops.get("/view/overview")
+def overview() -> Response:
+    """Counts, lists, queues and workers, and what each panel shows."""
+    return view("overview")
+
+
+@ops.get("/view/find")
+def find(query: SearchQuery) -> Response:
     """Orders with this id or reference."""
-    return {"orders": tools().records.find(query.text)}
+    return view("find", lambda: {"text": query.text, "orders": tools().records.find(query.text)})
 
 
-@ops.get("/orders/<uuid:order_id>")
-def order(order_id: str) -> Json:
+@ops.get("/view/order/<uuid:order_id>")
+def order(order_id: str) -> Response:
     """An order with everything that happened to it, and why it is still unpaid."""
-    story = tools().records.story(order_id)
-    return story | {"why": services().hooks.causes(order_id, services().watching)}
+
+    def read() -> Json:
+        found, steps = tools().records.story(order_id)
+        why = services().hooks.causes(order_id, services().watching)
+        return {"order": found, "steps": steps, "why": why}
+
+    return view("order", read)
 
 
-@ops.get("/letters")
-def letters(query: LettersQuery) -> Json:
+@ops.get("/view/dead")
+def dead(query: LettersQuery) -> Response:
     """The newest dead letters."""
-    return {"letters": queues.letters(tools().queues[query.queue])}
+
+    def read() -> Json:
+        letters, now_ms = queues.letters(tools().queues[query.queue])
+        return {"queue": query.queue, "letters": letters, "now_ms": now_ms}
+
+    return view("dead", read)
 
 
-@ops.get("/refunds")
-def refunds() -> Json:
+@ops.get("/view/refunds")
+def refunds() -> Response:
     """Payments that have to be refunded, oldest first."""
-    return {"refunds": tools().records.list_refunds_due()}
+    return view("refunds", lambda: {"refunds": tools().records.list_refunds_due()})
+
+
+@ops.get("/view/runbook")
+def guide(query: GuideQuery) -> Response:
+    """An entry of the runbook, or all of it."""
+    entries = runbook.entries()
+    entry = query.entry if query.entry in entries else ""
+    return view("runbook", lambda: {"entry": entry, "text": entries[entry]})
 
 
 # -- changing ------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, PlainValidator, StringConstraints
 from orders.features.ops.queues import MOST
 from orders.http.schemas.paging import Parameters
 from orders.http.schemas.types import In, line
-from orders.queues import queue_names
+from orders.queues import QUEUE, queue_names
 
 MAX_TASK_ID = 1000
 
@@ -54,7 +54,13 @@ class LettersIn(In):
 class LettersQuery(Parameters):
     """Which queue's dead letters."""
 
-    queue: QueueName
+    queue: QueueName = QUEUE
+
+
+class GuideQuery(Parameters):
+    """Which entry of the runbook; "": all of it."""
+
+    entry: str = ""
 
 
 class SearchQuery(Parameters):
