@@ -239,9 +239,7 @@ def test_every_answer_with_an_order_has_the_tag_of_its_version(api: Api) -> None
 
 
 def their_order(api: Api) -> Any:
-    body = {"items": [{"sku": "tea", "quantity": 1}]}
-    headers = {"Idempotency-Key": uuid4().hex}
-    return content(api.send("POST", "/v1/orders", body, key="other", headers=headers))
+    return content(api.place(key="other"))
 
 
 def test_ops_reads_every_clients_orders_newest_first(api: Api) -> None:

@@ -85,16 +85,20 @@ class Api:
     def stock(self, sku: str = "tea", on_hand: int = 100, price_minor: int = 250) -> None:
         self.services.stock.set(sku, on_hand=on_hand, price_minor=price_minor, currency="EUR")
 
-    def place(self, idempotency_key: str = "", **body: Any) -> TestResponse:
+    def place(
+        self, idempotency_key: str = "", *, key: Any = "customer", **body: Any
+    ) -> TestResponse:
         """An order for one tea, unless told otherwise."""
         basket = {"items": [{"sku": "tea", "quantity": 1}], **body}
         headers = {"Idempotency-Key": idempotency_key or uuid4().hex}
-        return self.send("POST", "/v1/orders", basket, headers=headers)
+        return self.send("POST", "/v1/orders", basket, key=key, headers=headers)
 
-    def pay(self, order_id: str, reference: str = "r-1", **body: Any) -> TestResponse:
+    def pay(
+        self, order_id: str, reference: str = "r-1", *, key: str = "customer", **body: Any
+    ) -> TestResponse:
         payment = {"provider": "bank", "reference": reference, "amount_minor": 250}
         payment |= {"currency": "EUR", **body}
-        return self.send("POST", f"/v1/orders/{order_id}/payments", payment)
+        return self.send("POST", f"/v1/orders/{order_id}/payments", payment, key=key)
 
     def close(self) -> None:
         self.services.close()

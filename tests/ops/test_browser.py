@@ -208,6 +208,24 @@ def test_a_dead_letter_is_read_requeued_and_purged(site: Site) -> None:
     assert page.complaints() == []
 
 
+def test_a_poll_disturbs_nobody(site: Site) -> None:
+    def next_poll() -> None:
+        before = page.text("#live")
+        page.until(f"document.querySelector('#live').innerText !== '{before}'", "a poll")
+
+    site.bury("cart-5")
+    page = site.logged_in()
+    page.run(f"document.querySelector('#pause-{QUEUE}').focus()")
+    next_poll()
+    assert page.run("document.activeElement.id") == f"pause-{QUEUE}"
+    show(page, "dead")
+    page.click("[aria-label='Select cart-5']")
+    page.click("[aria-label^='Details of cart-5']")
+    next_poll()
+    assert page.run("document.querySelectorAll('[name=ids]:checked, details[open]').length") == 2
+    assert page.text("#purge") == "Purge 1 selected"
+
+
 def test_a_refund_is_marked(site: Site) -> None:
     payment_id = site.pay_late("tx-77")
     page = site.logged_in()
@@ -462,11 +480,4 @@ def test_axe_finds_no_violations(site: Site, width: int, dark: bool) -> None:  #
     found["dialog"] = violations(page)
     assert {view: each for view, each in found.items() if each} == {}
     assert page.complaints() == []
-
-
-def test_it_asks_its_own_server_for_everything(site: Site) -> None:
-    page = site.logged_in()
-    page.until("document.querySelector('#latest')", "the overview")
-    urls = page.requests()
-    assert len(urls) >= 7
-    assert [url for url in urls if not url.startswith(f"{site.service.base_url}/ops")] == []
+    assert {url.startswith(f"{site.service.base_url}/ops") for url in page.requests()} == {True}

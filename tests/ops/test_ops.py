@@ -210,11 +210,7 @@ def test_queues_and_workers_are_shown(page: Page, redis_client: redis.Redis) -> 
 
 def test_an_order_is_found_by_its_id_or_its_clients_reference(api: Api, page: Page) -> None:
     ids = [(api.place(client_reference="A-17").json or {})["id"] for _ in range(2)]
-    headers = {"Idempotency-Key": uuid4().hex}
-    body = {"items": [{"sku": "tea", "quantity": 1}], "client_reference": "A-17"}
-    ids.append(
-        (api.send("POST", "/v1/orders", body, key="other", headers=headers).json or {})["id"]
-    )
+    ids.append((api.place(key="other", client_reference="A-17").json or {})["id"])
     assert {*page.get("find?text=A-17").ids("found")} == {*ids}
     assert page.get(f"find?text={ids[0].upper()}").ids("found") == [ids[0]]
     for nothing in ("A-1", str(uuid4()), "%25"):
@@ -392,18 +388,8 @@ def test_why_something_was_stopped_is_one_line(page: Page, reason: str) -> None:
 def test_refunds_due_of_all_clients_are_listed_and_marked(api: Api, page: Page) -> None:
     paid = []
     for client in ("customer", "other"):
-        headers = {"Idempotency-Key": uuid4().hex}
-        body = {"items": [{"sku": "tea", "quantity": 1}]}
-        order_id = (api.send("POST", "/v1/orders", body, key=client, headers=headers).json or {})[
-            "id"
-        ]
-        payment = {
-            "provider": "bank",
-            "reference": f"tx-{client}",
-            "amount_minor": 1,
-            "currency": "EUR",
-        }
-        answer = api.send("POST", f"/v1/orders/{order_id}/payments", payment, key=client)
+        order_id = (api.place(key=client).json or {})["id"]
+        answer = api.pay(order_id, f"tx-{client}", key=client, amount_minor=1)
         paid.append((answer.json or {})["id"])
     shown = page.get("refunds")
     assert shown.ids("refund-rows") == paid
@@ -545,8 +531,6 @@ def test_what_others_wrote_is_shown_as_text(
     for path in ("overview", "dead", "refunds", found, f"order/{order_id}"):
         shown = page.get(path)
         assert hostile in shown.text("main"), path
-        assert "<img" not in page.ask("GET", f"view/{path}").text.replace("&lt;img", ""), path
-        for button in shown["main"].iterfind(".//button"):
-            form = button.get("data-act", "")
-            assert "<img" not in form
-            View(form)
+        texts = [page.ask("GET", f"view/{path}").text]
+        texts += [each.get("data-act", "") for each in shown["main"].iterfind(".//button")]
+        assert not [text for text in texts if "<img" in text], path

@@ -82,8 +82,7 @@ class Place:
         self.api.keys.setdefault(client, self.api.services.clients.create_key(client, ["orders"]))
         body = {"url": url, "events": ["payment.refunded"]}
         made: Any = self.api.send("POST", "/v1/webhooks", body, key=client).get_json()
-        basket, headers = {"items": [{"sku": "tea", "quantity": 1}]}, {"Idempotency-Key": "one"}
-        self.api.send("POST", "/v1/orders", basket, key=client, headers=headers)
+        self.api.place("one", key=client)
         return str(made["id"])
 
     def deliver(self, client: str, subscriptions: Sequence[str], each: int) -> None:

@@ -168,9 +168,7 @@ def test_a_batch_is_sent_to_its_clients_subscriptions_alone(hooked: Hooked) -> N
         hooked.subscribe(url=second.url, events=["order.cancelled"])
         hooked.subscribe(url=others.url, events=["order.cancelled"], key="other")
         mine = [hooked.place()["id"] for _ in range(3)]
-        headers = {"Idempotency-Key": "theirs"}
-        basket = {"items": [{"sku": "tea", "quantity": 1}]}
-        theirs = hooked.ask("POST", "/v1/orders", basket, key="other", headers=headers)
+        theirs: Any = hooked.api.place(key="other").json
         for order_id in (*mine, theirs["id"]):
             hooked.move_order(order_id, -1)
         assert expire_now(hooked.api.services.orders, [*mine, theirs["id"]]) == {}
@@ -195,9 +193,7 @@ def test_a_replay_and_a_payment_that_is_known_send_nothing_again(hooked: Hooked)
 
 
 def test_without_subscriptions_an_order_makes_no_delivery(hooked: Hooked) -> None:
-    headers = {"Idempotency-Key": "theirs"}
-    basket = {"items": [{"sku": "tea", "quantity": 1}]}
-    hooked.api.send("POST", "/v1/orders", basket, key="other", headers=headers)
+    hooked.api.place(key="other")
     with hooked.api.services.engine.begin() as connection:
         assert connection.execute(sa.select(webhook_deliveries)).all() == []
         assert len(connection.execute(sa.select(order_events)).all()) == 1
@@ -205,10 +201,8 @@ def test_without_subscriptions_an_order_makes_no_delivery(hooked: Hooked) -> Non
 
 def test_after_a_commit_redis_knows_the_clients_subscriptions(hooked: Hooked) -> None:
     """Also those that were made since the last one, and nothing of clients that have none."""
-    headers = {"Idempotency-Key": "theirs"}
-    basket = {"items": [{"sku": "tea", "quantity": 1}]}
     for _ in range(2):
-        hooked.ask("POST", "/v1/orders", basket, key="other", headers=headers)
+        hooked.api.place("theirs", key="other")
     hooked.place()
     assert known(hooked) == [hooked.id]
     more = hooked.subscribe()["id"]
