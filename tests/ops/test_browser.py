@@ -208,20 +208,21 @@ def test_a_dead_letter_is_read_requeued_and_purged(site: Site) -> None:
     assert page.complaints() == []
 
 
-def test_a_poll_disturbs_nobody(site: Site) -> None:
-    def next_poll() -> None:
-        before = page.text("#live")
-        page.until(f"document.querySelector('#live').innerText !== '{before}'", "a poll")
+def next_poll(page: Page) -> None:
+    before = page.text("#live")
+    page.until(f"document.querySelector('#live').innerText !== '{before}'", "a poll")
 
+
+def test_a_poll_disturbs_nobody(site: Site) -> None:
     site.bury("cart-5")
     page = site.logged_in()
     page.run(f"document.querySelector('#pause-{QUEUE}').focus()")
-    next_poll()
+    next_poll(page)
     assert page.run("document.activeElement.id") == f"pause-{QUEUE}"
     show(page, "dead")
     page.click("[aria-label='Select cart-5']")
     page.click("[aria-label^='Details of cart-5']")
-    next_poll()
+    next_poll(page)
     assert page.run("document.querySelectorAll('[name=ids]:checked, details[open]').length") == 2
     assert page.text("#purge") == "Purge 1 selected"
 
