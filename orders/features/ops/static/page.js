@@ -65,6 +65,7 @@ function leave(message) {
   $("dialog").close();
   [$("login").hidden, $("app").hidden, $("refused").textContent] = [false, true, message];
   document.title = TITLE;
+  $("key").focus();
   $("key").select();
 }
 
@@ -96,15 +97,18 @@ function showView(fresh, hash) {
   const only = fresh.querySelector("[data-only]");
   if (only) return location.replace(only.hash);
   const isSame = hash === shownHash;
+  const failed = fresh.getElementById("failed")?.textContent;
+  // What was shown before a failure stays.
+  const isOld = Boolean(failed && isSame && !$("failed"));
   // While something is ticked or unfolded, rows must not move under the mouse.
-  const isHeld = isSame && $("main").querySelector("input:checked, details[open]");
+  const isHeld = isOld || (isSame && $("main").querySelector("input:checked, details[open]"));
   const afterNodeAdded = (node) => isSame && node.localName === "tr" && node.classList.add("new");
   [shownAt, shownHash] = [performance.now(), hash];
   complete(fresh);
   for (const part of [...fresh.body.children]) {
     if (part.id !== "main" || !isHeld) Idiomorph.morph($(part.id), part, { callbacks: { afterNodeAdded } });
   }
-  $("old").hidden = true;
+  [$("old").hidden, $("old").textContent] = [!isOld, `${failed} This page shows old data.`];
   document.title = fresh.title;
   announceProblems($("status").title);
 }
