@@ -117,7 +117,10 @@ function showFailure(message, hash) {
   [$("old").hidden, $("old").textContent] = [false, message];
   [$("status").className, $("status").textContent] = ["pill bad", "1 problem"];
   document.title = `(1) ${TITLE}`;
-  if (hash !== shownHash) $("main").replaceChildren(); // it shows another view
+  if (hash !== shownHash) {
+    $("main").replaceChildren(); // it shows another view
+    shownHash = null;
+  }
   announceProblems(message);
 }
 
@@ -210,35 +213,34 @@ async function send(form) {
   }
 }
 
-const SUBMITTED = {
+/** What forms and buttons do, by their ids; a form stands in the element of its id. */
+const DOES = {
   login() {
     $("refused").textContent = "";
     sessionStorage.setItem("key", $("key").value.trim());
     enter();
+  },
+  logout() {
+    sessionStorage.removeItem("key");
+    leave("");
   },
   search() {
     const hash = `#find?text=${encodeURIComponent($("text").value.trim())}`;
     if (location.hash === hash) navigate(); // the same search again does not change the address
     else location.hash = hash;
   },
-  dialog: (form) => form.querySelector("#dialog-yes").disabled || send(form),
+  skip: () => $("main").focus(),
+  dialog: send,
+  "dialog-no": () => $("dialog").close(),
 };
 document.addEventListener("submit", (event) => {
   event.preventDefault();
-  SUBMITTED[event.target.closest("[id]").id](event.target);
+  DOES[event.target.closest("[id]").id](event.target);
 });
-const CLICKED = {
-  skip: () => $("main").focus(),
-  "dialog-no": () => $("dialog").close(),
-  logout() {
-    sessionStorage.removeItem("key");
-    leave("");
-  },
-};
-document.addEventListener("click", (event) => {
-  const button = event.target.closest("button");
+document.addEventListener("click", ({ target }) => {
+  const button = target.closest("button");
   if (button?.dataset.act) confirm(button);
-  else CLICKED[button?.id]?.();
+  else DOES[button?.id]?.();
 });
 document.addEventListener("change", ({ target }) => {
   if (target.id === "dead-all") for (const box of all("[name=ids]")) box.checked = target.checked;
