@@ -354,9 +354,9 @@ def test_an_order_that_does_not_exist_shows_nothing_of_another(site: Site) -> No
 
 
 def test_why_an_order_is_still_unpaid_is_shown(site: Site) -> None:
-    order_id = site.place(900)
-    processes.wait_until(lambda: site.queue.look_up(order_id), "the check to be scheduled")
-    with frozen(site.service.worker):
+    with frozen(site.service.worker):  # before it is woken, or its claim may come first
+        order_id = site.place(900)
+        processes.wait_until(lambda: site.queue.look_up(order_id), "the check to be scheduled")
         site.queue.schedule(order_id, 1)
         [task] = site.queue.claim(1, 60_000).tasks
         error = OSError("connection refused")
