@@ -85,7 +85,9 @@ def test_a_batch_is_released_at_once_while_a_thread_waits(
 ) -> None:
     def fail_once(_tasks: Sequence[Task]) -> None:
         if not worker.counts["released"]:
-            wait_until(worker._lanes[0]._claim_lock.locked, "another thread to wait for work")
+            wait_until(
+                worker._watched[0].lane._claim_lock.locked, "another thread to wait for work"
+            )
             raise Unavailable("no answer")
 
     queue = DelayQueue(redis_client, "outage")
@@ -146,7 +148,7 @@ def test_a_redis_that_is_back_unsafe_is_unused_until_safe(tmp_path: Path) -> Non
             [station] = worker._stations
             wait_until(lambda: station.gate.up, "the worker to begin")
             server.kill()
-            worker._lanes[0].alarm.set()  # rather than after a slow poll
+            worker._watched[0].lane.alarm.set()  # rather than after a slow poll
             wait_until(lambda: station.failing, "claims to fail")
             evicting = ("--maxmemory-policy", "allkeys-lru")
             with (

@@ -141,7 +141,7 @@ def test_what_a_flow_is_made_of_need_not_be_hashable() -> None:
             assert len(tasks) <= self.rate
 
     flows = [_flow("a", handler=Handler()), _flow("b", handler=Handler())]
-    assert len(Worker(flows, NOWHERE)._lanes) == 2
+    assert len({id(each.lane) for each in Worker(flows, NOWHERE)._watched}) == 2
 
 
 def test_there_is_a_connection_for_each_thread_and_sweep(clients: Clients) -> None:

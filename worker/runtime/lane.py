@@ -25,6 +25,7 @@ from .gate import Gate
 from .hangs import HangDetector
 from .isolation import BatchResult, LookAgain, handle
 from .renewal import HeldTasks
+from .settling import Send
 from .shared import Shared
 from .station import AHEAD_MS, ServerCheck, Station, handled_event
 from .waker import Alarm
@@ -74,8 +75,9 @@ class Lane:
         gate = Gate(flow, self._shared, on_up=self.alarm.set)
         line = self._line = self._line or Line(client)
         queue = DelayQueue(client, flow.name, environment=self._shared.environment, line=line)
-        self.stations.append(Station(flow, queue, self._shared, gate=gate, server=server))
-        return self.stations[-1]
+        station = Station(flow, queue, self._shared, gate=gate, server=server)
+        self.stations.append(station)
+        return station
 
     def run(self) -> None:
         """Work until the worker stops. Every thread of the lane runs this, on a connection of its own."""
@@ -285,7 +287,7 @@ class Lane:
         batch: Batch,
         held: HeldTasks,
         results: BatchResult,
-        send: Callable[[Sequence[Settlement]], None] | None = None,
+        send: Send | None = None,
     ) -> bool:
         """Settle some tasks of a batch, as `Settler.settle` does; return whether Redis confirmed all of them."""
         station = batch.station

@@ -23,6 +23,9 @@ from ..queue.replies import Settlement, Verb
 from .isolation import BatchResult, LookAgain
 from .shared import Shared
 
+#: Settles tasks, up to 500 in one call. Raises LeaseLost, and redis.RedisError.
+Send = Callable[[Sequence[Settlement]], None]
+
 #: How many tasks that Redis did not confirm are kept to be sent again. Beyond that the oldest are dropped.
 MAX_UNCONFIRMED = 100_000
 #: With more postponed tasks than this, those whose time has come are removed.
@@ -119,7 +122,7 @@ class Settler:
     def settle(
         self,
         results: BatchResult,
-        send: Callable[[Sequence[Settlement]], None] | None = None,
+        send: Send | None = None,
         *,
         is_leased: bool = False,
     ) -> bool:
@@ -129,9 +132,7 @@ class Settler:
         """
         settlements = [*_settlements(self._flow, results)]
         # Somebody cancelled or moved those for which there was nothing to write.
-        not_due = (
-            task.id for each in settlements if each.verb is Verb.NOT_DUE for task in each.tasks
-        )
+        not_due = (each.tasks[0].id for each in settlements if each.verb is Verb.NOT_DUE)
         unwritten = {*results.no_ops, *not_due} if is_leased else set[str]()
         self._postpone(settlements)
         lost, confirmed = set[str](), True
@@ -188,7 +189,7 @@ class Settler:
     def _send(
         self,
         settlements: Sequence[Settlement],
-        send: Callable[[Sequence[Settlement]], None] | None = None,
+        send: Send | None = None,
         unwritten: Collection[str] = (),
     ) -> set[str]:
         """Send settlements, and count what was settled; return the ids whose lease was lost.

@@ -86,7 +86,6 @@ class Worker:
             max_connections=len(flows),
         )
         self._server = ServerCheck(DelayQueue(self._client, flows[0].name))
-        self._lanes: list[Lane] = []
         self._handlers: list[threading.Thread] = []
         self._watched: list[Watched] = []
         self._liveness = Liveness(self.id, self._watched, self._stopping)
@@ -149,8 +148,8 @@ class Worker:
         start elsewhere.
         """
         self._stopping.set()
-        for lane in self._lanes:
-            lane.alarm.set()
+        for each in self._watched:
+            each.lane.alarm.set()
 
     def health(self) -> WorkerHealth:
         """Whether the worker does its work, and if not, why not. Any thread may call it; it returns at once."""
@@ -169,7 +168,6 @@ class Worker:
     def _add_lane(self, flow: Flow, size: int) -> Watched:
         lane = Lane(self._shared)
         station = lane.add(flow, self._client, self._server)
-        self._lanes.append(lane)
         for n in range(1, size + 1):
             self._handlers.append(self._thread(f"{flow.name} {n}", lane.run))
         return Watched(station, lane, self._add_sweeper(station, lane))
