@@ -26,6 +26,11 @@ def time_of(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
+def up_to(count: int, most: int) -> str:
+    """A count that stops at ``most``."""
+    return f"{count:,}+" if count >= most else f"{count:,}"
+
+
 class Figure(NamedTuple):
     """A gauge of the metrics: its values by those of its labels."""
 

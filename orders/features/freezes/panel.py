@@ -12,7 +12,7 @@ from orders.db.ids import array_of
 from orders.errors import StorageUnavailable
 from orders.features.freezes.domain import Freeze, FreezeState
 from orders.features.freezes.service import MOST_COUNTED, SQL, Freezes
-from orders.features.parts import Panel, not_known
+from orders.features.parts import Panel, not_known, up_to
 from orders.wiring import Services
 
 #: More are not shown.
@@ -31,8 +31,7 @@ class ShownFreeze(NamedTuple):
     def counted(self) -> str:
         if self.orders is None:
             return "orders not counted"
-        more = "+" if self.orders >= MOST_COUNTED else ""
-        return f"{self.orders:,}{more} {'order' if self.orders == 1 else 'orders'}"
+        return f"{up_to(self.orders, MOST_COUNTED)} {'order' if self.orders == 1 else 'orders'}"
 
     @property
     def stops_all(self) -> bool:
@@ -40,7 +39,7 @@ class ShownFreeze(NamedTuple):
 
 
 def panel(services: Services) -> Panel:
-    """The freezes in force, the one that ends first at the top; None if they are not known."""
+    """The freezes in force, the one that ends first at the top; shows None if they are not known."""
     try:
         with reading(services.watching) as connection:
             found = Freezes(connection).in_force(MOST_SHOWN)

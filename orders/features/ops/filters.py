@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, PrefixLoader, StrictUndefined
 from markupsafe import Markup
 
 from orders.db.ids import is_uuid
-from orders.features.parts import time_of
+from orders.features.parts import time_of, up_to
 from orders.http.schemas.types import rfc3339
 from worker.console import duration
 from worker.findings import quantity
@@ -25,11 +25,6 @@ DIGITS = {
 
 def number(value: int) -> str:
     return f"{value:,}"
-
-
-def up_to(count: int, most: int) -> str:
-    """A count that stops at ``most``."""
-    return f"{count:,}+" if count >= most else f"{count:,}"
 
 
 def money(minor: int, currency: str) -> str:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from orders.features.ops.filters import ago, countdown, money, up_to
+from orders.features.ops.filters import ago, countdown, money
 from orders.features.ops.lookups import MOST_OVERDUE, MOST_REFUNDS, MOST_UNPAID, Rows, ShownOrders
 from orders.features.ops.queues import ShownQueue
-from orders.features.parts import Panel, Problem, not_known
+from orders.features.parts import Panel, Problem, not_known, up_to
 from orders.queues import QUEUE
 from worker import TaskState
 from worker.console import duration
