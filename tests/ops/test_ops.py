@@ -17,9 +17,11 @@ from orders.clients.domain import parted
 from orders.db.tables import unpaid_orders
 from orders.features.freezes.service import SQL  # <freezes/>
 from orders.features.ops import lookups
+from orders.features.ops.filters import ago, countdown, money
 from orders.features.ops.lookups import NEXT
 from orders.features.ops.problems import UNKNOWN
 from orders.features.ops.routes import POLICY, STATIC
+from orders.features.parts import up_to
 from orders.features.webhooks.domain import WEBHOOK_QUEUE  # <webhooks/>
 from orders.queues import QUEUE
 from orders.timeouts import timeout_flow
@@ -535,3 +537,13 @@ def test_what_others_wrote_is_shown_as_text(
         texts = [page.ask("GET", f"view/{path}").text]
         texts += [each.get("data-act", "") for each in shown["main"].iterfind(".//button")]
         assert not [text for text in texts if "<img" in text], path
+
+
+def test_numbers_money_and_times_are_as_people_read_them() -> None:
+    assert [up_to(count, 1000) for count in (0, 999, 1000)] == ["0", "999", "1,000+"]
+    money_of = [money(1_234_567, currency) for currency in ("EUR", "JPY", "KWD")]
+    assert money_of == ["12,345.67 EUR", "1,234,567 JPY", "1,234.567 KWD"]
+    left = [countdown(ms) for ms in (-5, 1, 6_001, 1_799_000, 3_600_000)]
+    assert left == ["0:00", "0:01", "0:07", "29:59", "1:00:00"]
+    past = [ago(ms) for ms in (-1, 999, 1999, 200_000)]
+    assert past == ["just now", "just now", "1 s ago", "3 min ago"]
