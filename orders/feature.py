@@ -73,7 +73,7 @@ class Feature:
     #: What the metrics count of what `Hooks.observe` is told.
     counters: Sequence["Counted"] = ()
     #: Its part of the operators' page, read at most once a second while the database answers. Its folder has the template
-    #: ``templates/panel.html``, to which it is ``panel``, and ``static/NAME.css``. Does not raise.
+    #: ``templates/panel.html``, to which it is ``panel``, and ``static/NAME.css``. It must not raise.
     panel: Callable[["Services"], "Panel"] | None = None
     #: What that page adds to the timeline of an order, given its id.
     steps: Callable[["sa.Connection", str], Iterable["Step"]] = nothing
