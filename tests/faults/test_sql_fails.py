@@ -224,11 +224,15 @@ class Strangers:
         self._first = stack.enter_context(psycopg.connect(self._url, autocommit=True))
 
     def crowd_out(self) -> None:
-        """End the connections of a database's users, and connect until the server refuses."""
-        self._first.execute(
+        """Take what is free, and what a database's users have, until they have nothing."""
+        self._take_what_is_free()
+        while self._first.execute(
             "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s",
             [self._database],
-        )
+        ).rowcount:
+            self._take_what_is_free()  # or a user took it, who is looked for again
+
+    def _take_what_is_free(self) -> None:
         refused = ""
         while not refused:
             try:
