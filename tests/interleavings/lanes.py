@@ -237,6 +237,7 @@ class LaneWorld:
         """Have it stop before each script, which runs at the world's time."""
         queue = station.queue
         station.gate._up, queue.memory.claimer = True, f"{name} {self.deaths}"
+        queue.memory.server_ahead_ms = -self.back  # as after its first claim
         self.stations[name] = station
 
         def run(script: str, call: Script, *, keys: list[str], args: list[Any]) -> Any:

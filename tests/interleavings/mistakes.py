@@ -57,9 +57,15 @@ MISTAKES = [
     Mistake("tonumber(due[2 * i]) > now then", "tonumber(due[2 * i]) >= now then", "claim"),
     Mistake("(#ids == 0 or kept) and", "kept and", "claim"),
     Mistake("(#ids == 0 or kept) and", "#ids == 0 and", "claim"),
-    Mistake(
-        "'-inf', now, 'LIMIT', 0, MOST_SUSPECTS", "'-inf', now + lease, 'LIMIT', 0, 9", "claim"
-    ),
+    Mistake("'-inf', now, 'LIMIT', 0, MOST_LOOKED_AT", "'-inf', now + ARGV[3]", "redeliver"),
+    Mistake("redis.call('ZREM', leased, id)\n", "", "redeliver"),
+    Mistake("kept_as(NOBODY, state)", "kept_as(string.rep('1', 64), state)", "redeliver"),
+    Mistake("state.deliveries, state.attempts =", "local _, _ =", "redeliver"),
+    Mistake("do shorten_lease(id) end", "do end", "redeliver"),
+    Mistake("if #ids < few then", "do", "redeliver"),
+    Mistake("elseif must_wait then", "elseif false then", "redeliver"),
+    Mistake("if last and is_alone then", "if false then", "redeliver"),
+    Mistake("(next_due() or now) - 1", "now + 1", "redeliver"),
     Mistake("'-inf', now + ahead", "'-inf', now + lease", "claim"),
     Mistake("redis.call('ZREMRANGEBYRANK', scheduled, rank, rank + #ids - 1)", "", "claim"),
     Mistake("rank + #ids - 1", "rank + #ids", "claim"),
@@ -67,14 +73,13 @@ MISTAKES = [
     Mistake("if says('again') then take_again() end", "", "claim"),
     Mistake("string.sub(kept, 1, 64) == token then", "true then", "claim"),
     Mistake("not says('spares') and tonumber(", "tonumber(", "claim"),
-    Mistake("state.deliveries, state.attempts =", "local _, _ =", "claim"),
-    Mistake("shorten_late_leases(lease)\n\nif", "\nif", "claim"),
+    Mistake("not says('redelivered') and next_lease_end() <= now", "false", "claim"),
     Mistake("if is_paused then limit = 0 end", "", "claim"),
     Mistake("if #ids < limit then", "do", "claim"),
-    Mistake("if suspect then break end", "", "claim"),
-    Mistake("if #ids > 0 and suspect or (", "if (", "claim"),
+    Mistake("or #ids == most[deaths]", "", "claim"),
+    Mistake("deaths ~= first_deaths or ", "", "claim"),
     Mistake("put_off(scheduled, all[i])", "", "claim"),
-    Mistake("state.deliveries > 1 and lone_suspect_is_new() then", "false then", "claim"),
+    Mistake("deaths == 2 and lone_suspect_is_new() then", "false then", "claim"),
     Mistake(
         "redis.call('ZREM', scheduled, id) == 1", "redis.call('ZSCORE', scheduled, id)", "cancel"
     ),
@@ -104,6 +109,8 @@ MISTAKES = [
 
 IN_PYTHON: list[PythonMistake] = [
     PythonMistake(DelayQueue._claiming, "memory.unanswered.append(token)", "pass"),
+    PythonMistake(DelayQueue._claiming, "server_ms is None or", "server_ms is not None and"),
+    PythonMistake(DelayQueue._claiming, "now < 1000 * asked_at + server_ms - STALE_MS", "False"),
     PythonMistake(DelayQueue._token, "popleft(), True", "popleft(), False"),
     PythonMistake(DelayQueue._spares_ms, "memory.spares_until =", "_ ="),
     PythonMistake(Settler._send, "self._unconfirmed += ", "_ = "),

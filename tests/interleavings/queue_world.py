@@ -236,8 +236,13 @@ class QueueWorld(Machine):
     def do_late_claim(self, worker: str) -> None:
         arguments, said = self.delayed.pop(worker)
         self.workers[worker]._run("claim", None, *arguments)
-        for task_id in self.take(said, LIMIT, LEASE, arguments[2]):
+        for task_id in self.take(said, LIMIT, LEASE, arguments[2]) or ():
             self._begin(task_id, self.known[task_id].tried.deliveries)
+
+    def do_redeliver(self, worker: str) -> None:
+        """It dies before it claims what it has put back."""
+        self.workers[worker]._run("redeliver", None, LIMIT, LEASE)
+        self.redeliver(LIMIT, LEASE)
 
     def _begin_leased(self, token: str) -> None:
         for task_id, known in self.known.items():
@@ -352,6 +357,9 @@ class QueueWorld(Machine):
 
     def do_clock_back(self) -> None:
         self.now -= LEASE
+
+    def do_clock_far_back(self) -> None:
+        self.now -= LONG
 
     def do_clock_forward(self) -> None:
         self.now += LONG

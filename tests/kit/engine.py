@@ -46,6 +46,8 @@ class ClockedQueue(DelayQueue):
     def __init__(self, name: str, clock: Clock, server: fakeredis.FakeServer | None = None) -> None:
         client = fakeredis.FakeRedis(server=server, protocol=2)
         super().__init__(client, name, environment=clock.environment)
+        #: As after its first claim.
+        self.memory.server_ahead_ms = 1000 * (clock.now - self.environment.clock())
         self.clock = clock
         self.calls: list[str] = []
         #: Called before each script, which it may keep from running.

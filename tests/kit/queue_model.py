@@ -152,7 +152,7 @@ class Machine(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         self.now, self.ran = self.now + ms, self.ran + ms
 
-    @rule(ms=st.sampled_from([-1, -5, -10, -20, -100, 2 * STALE]))
+    @rule(ms=st.sampled_from([-1, -5, -10, -20, -100, -2 * STALE, 2 * STALE]))
     def the_clock_is_set(self, ms: int) -> None:
         self.now += ms
 
@@ -325,6 +325,13 @@ class Machine(RuleBasedStateMachine):
             self.silent[worker], self.spares_until[worker] = self.ran, self.ran + lease / 2
         token = claim.tasks[0].token if claim.tasks else ""
         ids = self.take(said, limit, lease, token, ahead)
+        looks = ids is None or said.expected is None or self.now < said.expected - STALE
+        if looks:
+            self.redeliver(limit if ids is None else 0, lease)
+        if looks and not ids:
+            ids = self.take(said, limit, lease, token, ahead, redelivered=True)
+            looks = False
+        assert ids is not None
         assert claim.tasks == [self.as_task(task_id) for task_id in ids]
         assert (claim.paused, claim.now_ms) == (self.paused, self.now)
         ends: list[float] = [
@@ -334,7 +341,7 @@ class Machine(RuleBasedStateMachine):
         ]
         if said.spares:
             ends.append(said.spares)
-        if self.is_stale(said):
+        if self.is_stale(said) or looks:
             ends = [0]
         waits = ends and not self.paused
         assert claim.next_in_ms == (pytest.approx(max(0, min(ends))) if waits else None)
@@ -385,16 +392,25 @@ class Machine(RuleBasedStateMachine):
         """Whether nobody waits for the reply any more."""
         return said.expected is not None and self.now - said.expected > STALE
 
-    def take(self, said: Said, limit: int, lease: int, token: str, ahead: int = 0) -> list[str]:
-        """What a claim leases, when the server executes it."""
+    def take(
+        self,
+        said: Said,
+        limit: int,
+        lease: int,
+        token: str,
+        ahead: int = 0,
+        *,
+        redelivered: bool = False,
+    ) -> list[str] | None:
+        """What a claim leases, when the server executes it; None if leases have ended."""
         if self.paused and said.again:
             self.take_again(said, 0)
         if self.paused or self.is_stale(said):
             return []
         ids = self.take_again(said, limit) if said.again else []
-        ids = ids or ([] if said.spares else self.take_suspects(isqrt(limit)))
+        if not ids and not redelivered and not said.spares and self.ripe("leased"):
+            return None
         ids = ids or self.take_due(limit, ahead, newest=said.newest)
-        self.shorten_leases(lease)
         if ids and self.deliveries(ids[0]) > 1:
             self.alone = ids[0]
         if ids:
@@ -426,22 +442,28 @@ class Machine(RuleBasedStateMachine):
             known.tried.token, known.tried.span = NOBODY, 0
         return ids[:limit]
 
-    def take_suspects(self, few: int) -> list[str]:
-        """Those that expired for the first time, or alone the one of the others that was claimed last."""
-        suspects: list[str] = []
-        expired = self.ripe("leased")
+    def redeliver(self, limit: int, lease: int) -> None:
+        """Put back a few whose lease has ended, or if the first died before, the one of such that was claimed last, unless
+        they must wait.
+        """
+        self.shorten_leases(lease)
+        expired = self.ripe("leased") if limit else []
         again = [task_id for task_id in expired if self.deliveries(task_id)]
-        last = max(again, key=lambda task_id: self.known[task_id].tried.claimed, default="")
-        for task_id in expired[:few]:
-            if not suspects or not (task_id in again or self.deliveries(suspects[0]) > 1):
-                if task_id in again and self.must_wait(task_id):
-                    self.known[task_id].at = self.now + 100
-                    continue
-                suspects.append(last if task_id in again else task_id)
-                tried = self.known[suspects[-1]].tried
-                tried.deliveries += 1
-                tried.before += 1
-        return suspects
+        if again and self.must_wait(again[0]):
+            for task_id in again:
+                self.known[task_id].at = self.now + 100
+            again = []
+        if again and again[0] == expired[0]:
+            expired = [max(again, key=lambda task_id: self.known[task_id].tried.claimed)]
+        else:
+            expired = [each for each in expired if not self.deliveries(each)][: isqrt(limit)]
+        first = min((known.at for _, known in self.in_order("scheduled")), default=self.now)
+        for task_id in expired:
+            known = self.known[task_id]
+            known.place, known.at = "scheduled", min(self.now, first - 1)
+            known.tried.token = NOBODY
+            known.tried.deliveries += 1
+            known.tried.before += 1
 
     def must_wait(self, task_id: str) -> bool:
         """Whether another suspect is alone at this time, and has not lived for long enough yet."""
@@ -457,8 +479,8 @@ class Machine(RuleBasedStateMachine):
         )
 
     def take_due(self, limit: int, ahead: int, *, newest: bool) -> list[str]:
-        """A suspect that was put back, alone unless it must wait, or those before one. In a backlog, the oldest or the
-        newest. With what is due, what is ahead of it, up to one that was tried before.
+        """Those of as many deaths each as the first: of one death a few, of more one, unless it must wait. In a backlog,
+        the oldest or the newest. With what is due, what is ahead of it, up to one that was tried before.
         """
         due = self.ripe("scheduled")
         backlog = len(due) > max(BACKLOG, limit)
@@ -475,14 +497,15 @@ class Machine(RuleBasedStateMachine):
             self.known[due.pop(0)].at = self.now + 100
         if not due or self.known[due[0]].at > self.now:
             return []
-        if self.deliveries(due[0]):
-            return due[:1]
-        return [*takewhile(self.may_follow, due)]
+        deaths = min(2, self.deliveries(due[0]))
+        most = (limit, isqrt(limit), 1)[deaths]
+        return [*takewhile(lambda task_id: self.may_follow(task_id, deaths), due)][:most]
 
-    def may_follow(self, task_id: str) -> bool:
-        """Whether a task may be claimed with others: no suspect, and one that was tried before only if it is due."""
+    def may_follow(self, task_id: str, deaths: int) -> bool:
+        """Whether a task may be claimed with those of so many deaths; one that was tried before only if it is due."""
         known = self.known[task_id]
-        return not self.deliveries(task_id) and (known.at <= self.now or known.attempts is None)
+        is_alike = min(2, self.deliveries(task_id)) == deaths
+        return is_alike and (known.at <= self.now or known.attempts is None)
 
     def deliveries(self, task_id: str) -> int:
         tried = self.known[task_id].attempts

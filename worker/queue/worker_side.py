@@ -28,6 +28,8 @@ SPARED_SECONDS = 2.0
 MAX_TEXT = 2000
 #: How many a task keeps that is put back.
 MAX_LINE = 200
+#: What `claim.lua` says when it brings nothing for another reason than that nothing is due.
+PAUSED, ENDED = 1, 2
 #: For a script that need not ask for the time.
 NO_TIME = 0
 #: As `Task`'s own, without a call in Python for each.
@@ -54,10 +56,11 @@ class WorkerSide(ScriptedQueue):
     def claim(
         self, limit: int, lease_ms: int, *, ahead_ms: int = 0, now_ms: int | None = None
     ) -> Claim:
-        """Lease up to ``limit`` tasks for ``lease_ms``: those whose lease expired, else those due.
+        """Lease up to ``limit`` tasks that are due for ``lease_ms``.
 
-        A task whose lease expired counts one more delivery. Such suspects are claimed a few at a time, and alone
-        after their second expired lease. If the reply is lost, the next claim asks for the same tasks again.
+        Where leases have expired, `redeliver.lua` puts some back first, with one more delivery each. Such suspects are
+        claimed a few at a time, and alone after their second expired lease. If the reply is lost, the next claim asks for
+        the same tasks again.
         No task is claimed early: due times are compared with the server's clock, rounded down. With ``ahead_ms``, one that
         is due brings those with it that will be within this time, unless they were claimed before: the caller must wait.
         The oldest come first, but in a backlog of more than 1,000 every second claim takes those due last.
@@ -112,7 +115,15 @@ class WorkerSide(ScriptedQueue):
 
         def claimed(reply: Callable[[], Any]) -> Claim:
             try:
-                paused, now, next_in_us, *fields = reply()
+                state, now, next_in_us, *fields = reply()
+                # Then leases may end too late.
+                is_set_back = server_ms is None or now < 1000 * asked_at + server_ms - STALE_MS
+                if state == ENDED or is_set_back:
+                    self._run("redeliver", now_ms, limit if state == ENDED else 0, lease_ms)
+                    next_in_us = 0
+                    if not fields:
+                        again_args = (*args[:-1], f"{words} redelivered")
+                        state, now, next_in_us, *fields = self._run("claim", now_ms, *again_args)
             except redis.RedisError as error:
                 if again or isinstance(error, redis.ConnectionError | redis.TimeoutError):
                     memory.unanswered.append(token)
@@ -126,15 +137,16 @@ class WorkerSide(ScriptedQueue):
                 memory.spares_until = asked_at + 0.5 * lease_ms / 1000
             if now_ms is None:
                 memory.server_ahead_ms = now - 1000 * asked_at
-            memory.paused = bool(paused)
+            memory.paused = state == PAUSED
             next_in_ms = None if next_in_us < 0 else next_in_us / 1000
-            if spares_ms and not paused:
+            if spares_ms and not memory.paused:
                 next_in_ms = min(spares_ms, math.inf if next_in_ms is None else next_in_ms)
             tasks = _claimed(token, *fields)
             memory.takes_newest = bool(tasks) and next_in_us == 0 and not newest
             return Claim(tasks, now, next_in_ms, memory.paused)
 
-        return (limit, lease_ms, token, memory.claimer, reply_by, ahead_ms, words), claimed
+        args = (limit, lease_ms, token, memory.claimer, reply_by, ahead_ms, words)
+        return args, claimed
 
     def _token(self) -> tuple[str, bool]:
         """That of a claim that got no reply, to ask again, or else a new one."""

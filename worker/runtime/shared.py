@@ -34,7 +34,7 @@ class Suspects:
     @contextmanager
     def running(self, queue: str, deliveries: int) -> Iterator[bool]:
         """Yields whether a task that was delivered so often before may begin."""
-        if deliveries < 2:  # noqa: PLR2004  as in suspects.lua
+        if deliveries < 2:  # noqa: PLR2004  as in claim.lua
             yield True
             return
         with self._lock:

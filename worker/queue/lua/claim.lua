@@ -1,6 +1,6 @@
--- Claim suspects if there are any, otherwise tasks that are due.
+-- Claim tasks that are due.
 --
--- include: clock, attempts, due, late_lease, payloads, suspects
+-- include: clock, attempts, due, suspects
 -- KEYS[1] scheduled  zset    task id -> due time, ms
 -- KEYS[2] leased     zset    task id -> lease expiry, ms
 -- KEYS[3] payloads   hash    task id -> opaque bytes
@@ -11,23 +11,28 @@
 -- ARGV[6] reply_by, ms: nobody waits for the reply after that; '' if the caller does not know the server's time yet
 -- ARGV[7] ahead_ms: with a task that is due, take those that will be so soon, unless they were claimed before
 -- ARGV[8] any of these words
---   again   the caller has asked with this token before, and got no reply
---   newest  in a backlog, take those that became due last
---   spares  Redis was away for the caller: leave leases that have ended to their workers
+--   again        the caller has asked with this token before, and got no reply
+--   newest       in a backlog, take those that became due last
+--   spares       Redis was away for the caller: leave leases that have ended to their workers
+--   redelivered  the caller has just redelivered some of those whose lease has ended: take what is due
 --
--- Returns {paused, now, next_in_us, ids, payloads, dues, tried}: next_in_us is the time until there is more to claim, 0 if
--- the claim came too late, negative if nothing is scheduled or leased, or the limit is 0; payloads is empty if no task has
--- one. Without tasks, three values.
---   tried  for each that was claimed before: {place among ids from 0, appointment, failures, deliveries, attempt}
+-- Returns {state, now, next_in_us, ids, payloads, dues, tried}; without tasks, the first three.
+--   state       1: the queue is paused; 2: nothing is claimed, because leases have ended: redeliver those first; else 0
+--   next_in_us  the time until there is more to claim, 0 if the claim came too late, negative if nothing is scheduled or
+--               leased, or the limit is 0
+--   payloads    empty if no task has one
+--   tried       for each that was claimed before: {place among ids from 0, appointment, failures, deliveries, attempt}
 --
 -- Never early: a task is due when its score is not after now, and now is rounded down. Who takes some ahead waits.
 -- Asking again brings the same tasks again, so a lost reply costs no delivery and no time. If the queue is paused by
 -- then, or the limit is 0, they are put back. A claim that runs after reply_by leases nothing.
 -- While more than BACKLOG are due, the oldest and the newest are claimed in turn.
--- Payloads are read before the first write, so that an error loses no task, and only as many as fit in one reply.
+-- Suspects of one death are claimed few at a time; of more, alone, and not while another of those may be about to kill.
+-- Payloads are read before the first write, so that an error loses no task, and only as many as fit in one reply: to copy
+-- hundreds of MB would block the server for seconds.
 -- The first write is a ZREM or ZREMRANGEBYSCORE, because a server whose memory is full checks only the first.
 
-local BACKLOG = 1000
+local BACKLOG, MOST_BYTES = 1000, 1048576
 local REMEMBERED_MS = 3600000
 local limit, lease, token, claimer = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local reply_by, ahead = tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -58,35 +63,34 @@ local function take_again()
   end
 end
 
--- Takes those that were due first, or last, up to a suspect that was put back: that is claimed alone, too, or must wait.
--- Returns their rank on the schedule.
+-- Takes those that were due first, or last, of as many deaths each as the first. Returns their rank on the schedule.
 local function take_due()
   local count = says('newest') and redis.call('ZCOUNT', scheduled, '-inf', now) or 0
   local newest = count > math.max(BACKLOG, limit)
   local due = newest and redis.call('ZREVRANGEBYSCORE', scheduled, now, '-inf', 'WITHSCORES', 'LIMIT', 0, limit)
     or redis.call('ZRANGEBYSCORE', scheduled, '-inf', now + ahead, 'WITHSCORES', 'LIMIT', 0, limit)
   if #due == 0 then return 0 end
-  local all, waiting = {}, 0
+  local all, waiting, room = {}, 0, MOST_BYTES
   for i = 1, #due, 2 do all[(i + 1) / 2] = due[i] end
-  all = fitting(all, has_payloads)
+  local most, first_deaths = {[0] = limit, math.floor(math.sqrt(limit)), 1}, 0
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(all))) do
     -- Of first attempts, which most are, only the due time: that costs half. It is whole, whatever other programs wrote.
     local state = whole(math.max(0, math.floor(due[2 * i])))
     if kept then state = attempts_in(kept, state) end
-    local suspect = kept and state.deliveries > 0
-    if #ids > 0 and suspect or (#ids == 0 or kept) and tonumber(due[2 * i]) > now then break end
-    if suspect and state.deliveries > 1 and lone_suspect_is_new() then
+    local deaths = kept and math.min(state.deliveries, 2) or 0
+    if has_payloads then room = room - redis.call('HSTRLEN', payloads, all[i]) end
+    if #ids > 0 and (deaths ~= first_deaths or #ids == most[deaths] or room < 0) then break end
+    if (#ids == 0 or kept) and tonumber(due[2 * i]) > now then break end
+    if deaths == 2 and lone_suspect_is_new() then
       put_off(scheduled, all[i])
       waiting = waiting + 1
     else
-      ids[#ids + 1], states[#states + 1] = all[i], state
-      if suspect then break end
+      ids[#ids + 1], states[#states + 1], first_deaths = all[i], state, deaths
     end
   end
   return newest and count - waiting - #ids or 0
 end
 
--- When the first lease ends that this claim may take.
 local function next_lease_end()
   return not says('spares') and tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2]) or math.huge
 end
@@ -99,12 +103,8 @@ end
 if is_paused then limit = 0 end
 if says('again') then take_again() end
 if limit == 0 then return {is_paused and 1 or 0, now, -1} end
-
-if #ids == 0 and next_lease_end() <= now then
-  ids, states = suspects(math.floor(math.sqrt(limit)), has_payloads)
-end
+if #ids == 0 and not says('redelivered') and next_lease_end() <= now then return {2, now, 0} end
 local rank = #ids == 0 and take_due()
-shorten_late_leases(lease)
 
 if #ids == 0 then
   redis.call('ZREMRANGEBYSCORE', claims, '-inf', now - REMEMBERED_MS)
