@@ -241,8 +241,12 @@ class QueueWorld(Machine):
 
     def do_redeliver(self, worker: str) -> None:
         """It dies before it claims what it has put back."""
-        self.workers[worker]._run("redeliver", None, LIMIT, LEASE)
+        self.workers[worker]._run("redeliver", None, LIMIT, LEASE, self.now)
         self.redeliver(LIMIT, LEASE)
+
+    def do_late_redeliver(self, worker: str) -> None:
+        """Redis was frozen meanwhile."""
+        self.workers[worker]._run("redeliver", None, LIMIT, LEASE, self.now - 1)
 
     def _begin_leased(self, token: str) -> None:
         for task_id, known in self.known.items():

@@ -25,7 +25,7 @@ SCENARIOS = [
     "schedule a, w1 claim; w1 look again a, w1 reschedule a, w2 claim, w1 sweep, lease ends x2",
     "schedule a; w1 lose claim, pause, w1 claim, resume, w2 claim, lease ends",
     "schedule b, w1 claim, lease ends, w1 claim; w1 release b, w1 look again b, schedule a, w2 claim, lease ends",
-    "schedule a, w1 claim; lease ends x2, w2 redeliver, w1 ack a, w1 extend a, w2 claim",
+    "schedule a, w1 claim; lease ends x2, w2 redeliver, w2 late redeliver, w1 ack a, w1 extend a, w2 claim",
     "w1 claim, w2 claim, schedule a; w1 claim, clock far back, w2 claim, w1 extend a, lease ends",
     "schedule a; flush, w1 look, w1 sweep, w2 look, w2 claim",
     "schedule a, w1 claim; w1 retry long a, record moves a, clock back, w1 sweep, w2 claim, lease ends",

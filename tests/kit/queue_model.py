@@ -461,7 +461,7 @@ class Machine(RuleBasedStateMachine):
         for task_id in expired:
             known = self.known[task_id]
             known.place, known.at = "scheduled", min(self.now, first - 1)
-            known.tried.token = NOBODY
+            known.tried.token, known.tried.span = NOBODY, 0
             known.tried.deliveries += 1
             known.tried.before += 1
 
@@ -473,6 +473,7 @@ class Machine(RuleBasedStateMachine):
             and self.alone != task_id
             and other.place == "leased"
             and self.now < other.at
+            and other.tried.claimed <= self.now
             and other.at
             < other.tried.claimed + (0.7 + 0.3 * other.tried.deliveries) * other.tried.span
             and other.tried.deliveries > 1
@@ -494,7 +495,8 @@ class Machine(RuleBasedStateMachine):
         while due and self.known[due[0]].at <= self.now and self.deliveries(due[0]) > 1:
             if not self.must_wait(due[0]):
                 break
-            self.known[due.pop(0)].at = self.now + 100
+            known = self.known[due.pop(0)]
+            known.at, known.tried.span = self.now + 100, 100
         if not due or self.known[due[0]].at > self.now:
             return []
         deaths = min(2, self.deliveries(due[0]))

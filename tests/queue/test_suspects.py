@@ -11,7 +11,7 @@ from tests.kit.queue_state import state
 from tests.kit.queue_steps import never_sent, one, reply_lost
 from tests.kit.settling import ack, dead_letter
 from tests.queue.conftest import REAL
-from worker import DelayQueue, Task
+from worker import DelayQueue, Due, Task
 from worker.queue.replies import Settlement, Verb
 from worker.queue.scripted import ScriptedQueue
 
@@ -30,21 +30,6 @@ def test_a_few_are_the_root_of_the_limit(queue: DelayQueue, limit: int, few: int
     queue.schedule_many((f"{n}", 1000, b"") for n in range(2000))
     queue.claim(2000, 100, now_ms=1000)
     assert len(queue.claim(limit, 100, now_ms=1100).tasks) == few
-
-
-def test_a_suspect_of_two_deaths_waits_while_one_is_alone(queue: DelayQueue) -> None:
-    queue.schedule_many([("1 killer", 1000, b""), ("2 innocent", 1001, b"")])
-    queue.claim(9, 100, now_ms=1001)
-    queue.claim(9, 100, now_ms=1101)
-    queue.schedule("fresh", 1000)
-    killer = one(queue, 1201, lease_ms=1000)
-    assert killer.id == "1 killer"
-    fresh = one(queue, 1201)
-    assert fresh.id == "fresh"  # whoever dies now, the innocent is not held
-    assert queue.claim(9, 100, now_ms=1202).next_in_ms is not None
-    ack(queue, [killer, fresh])
-    innocent = one(queue, 1301)
-    assert (innocent.id, innocent.deliveries) == ("2 innocent", 2)
 
 
 @pytest.mark.parametrize("killer", ["a killer", "z killer"])
@@ -105,18 +90,23 @@ def test_a_killer_buries_no_suspect_that_is_put_back_again_and_again(
         pytest.fail("the killer was not found")
 
 
+def beside_a_killer(queue: DelayQueue, delay_ms: int = 0) -> None:
+    """At 1200, a killer is claimed alone, and an innocent put back that was redelivered as often."""
+    queue.schedule_many([("innocent", 1000, b""), ("killer", 1000, b"")])
+    queue.claim(9, 100, now_ms=1000)
+    queue.claim(9, 100, now_ms=1100)
+    innocent = one(queue, 1200, 10_000)
+    queue.settle([Settlement([innocent], Verb.LATER, delay_ms)], now_ms=1200)
+    assert (innocent.id, one(queue, 1200, 10_000).id) == ("innocent", "killer")
+
+
 @pytest.mark.parametrize(
     ("due", "taken"), [(1200, ["0000", "0001"]), (5000, ["1499", "1498"])], ids=["first", "last"]
 )
 def test_a_suspect_that_must_wait_lets_the_others_pass(
     queue: DelayQueue, due: int, taken: list[str]
 ) -> None:
-    queue.schedule_many([("innocent", 1000, b""), ("killer", 1000, b"")])
-    queue.claim(9, 100, now_ms=1000)
-    queue.claim(9, 100, now_ms=1100)
-    innocent = one(queue, 1200, 10_000)
-    queue.settle([Settlement([innocent], Verb.LATER, due - 1200)], now_ms=1200)
-    assert (innocent.id, one(queue, 1200, 10_000).id) == ("innocent", "killer")
+    beside_a_killer(queue, due - 1200)
     queue.schedule_many((f"{n:04}", 1300 + n, b"") for n in range(1500))
     if due == 5000:  # in a backlog, the next claim takes those that were due last
         queue.memory.takes_newest = True
@@ -188,7 +178,33 @@ def test_a_killers_neighbors_get_two_deliveries_at_most(
     assert deaths <= 1 + 4 * len(killers)
 
 
+def test_a_killer_from_before_the_clock_was_set_back_holds_up_nobody(queue: DelayQueue) -> None:
+    beside_a_killer(queue)
+    queue.restore([Due("innocent", 0)], now_ms=1000)
+    assert one(queue, 1000).id == "innocent"
+
+
+def test_none_that_is_put_off_is_claimed_ahead(queue: DelayQueue) -> None:
+    beside_a_killer(queue)
+    queue.schedule_many([("next", 1200, b""), ("soon", 1299, b""), ("later", 1350, b"")])
+    claim = queue.claim(9, 10_000, ahead_ms=200, now_ms=1200)
+    assert [task.id for task in claim.tasks] == ["next", "soon"]
+    assert state(queue)["scheduled"] == {"innocent": 1300, "later": 1350}
+
+
 # -- lost replies --------------------------------------------------------------------------
+
+
+def test_a_claim_whose_redelivery_is_refused_brings_its_tasks_later(queue: DelayQueue) -> None:
+    def refused(name: str, *args: Any) -> Any:
+        if name == "redeliver":
+            raise redis.ReadOnlyError("no")
+        return ScriptedQueue._run(queue, name, *args)
+
+    queue.schedule("a", 1000)
+    with patch.object(queue, "_run", refused), pytest.raises(redis.ReadOnlyError):
+        queue.claim(1, 100, now_ms=1000)
+    assert one(queue, 1050).deliveries == 0
 
 
 def test_a_claim_is_asked_again_until_it_is_answered(queue: DelayQueue, other: DelayQueue) -> None:
@@ -302,6 +318,19 @@ def test_a_server_whose_clock_is_set_forward_is_no_death(queue: DelayQueue, cloc
     queue.extend([task], 10_000, now_ms=20_000)
     clock.move(2)
     assert queue.claim(9, 10_000, now_ms=22_000).tasks == []
+
+
+def test_the_servers_time_is_known_however_long_redelivery_takes(
+    queue: DelayQueue, clock: Clock
+) -> None:
+    def slow(name: str, _: None, *args: Any) -> Any:
+        answer = ScriptedQueue._run(queue, name, round(1000 * clock.now), *args)
+        clock.move(0.4)
+        return answer
+
+    with patch.object(queue, "_run", slow):
+        assert not queue.claim(1, 100).tasks
+    assert queue.memory.server_ahead_ms == pytest.approx(0, abs=1)
 
 
 @pytest.mark.parametrize("seconds", [0.9, 3.3])

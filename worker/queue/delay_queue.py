@@ -1,11 +1,11 @@
-"""A delay queue in Redis: one method for each script in ``lua/``.
+"""A delay queue in Redis: a script in ``lua/`` for each transition.
 
 A task is in exactly one of scheduled, leased and dead::
 
                      schedule                 claim
                   ------------> scheduled ------------> leased ------> gone
                                   ^  ^                  | |  settle    (extend: leased for longer)
-                                  |  '----- settle -----' |
+                                  |  '----- settle -----' |   (redeliver, when a lease has ended)
                                   |                       | settle
                                   '------ requeue ------ dead ------> gone
                                                                 purge

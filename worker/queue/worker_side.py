@@ -56,7 +56,7 @@ class WorkerSide(ScriptedQueue):
     def claim(
         self, limit: int, lease_ms: int, *, ahead_ms: int = 0, now_ms: int | None = None
     ) -> Claim:
-        """Lease up to ``limit`` tasks that are due for ``lease_ms``.
+        """Lease, for ``lease_ms``, up to ``limit`` tasks that are due.
 
         Where leases have expired, `redeliver.lua` puts some back first, with one more delivery each. Such suspects are
         claimed a few at a time, and alone after their second expired lease. If the reply is lost, the next claim asks for
@@ -103,7 +103,10 @@ class WorkerSide(ScriptedQueue):
     def _claiming(
         self, limit: int, lease_ms: int, ahead_ms: int, now_ms: int | None
     ) -> tuple[Sequence[Any], Callable[[Callable[[], Any]], Claim]]:
-        """The arguments of a claim, and what makes of its reply what it returns, and remembers what it tells."""
+        """The arguments of a claim, and what makes of its reply what it returns, and remembers what it tells.
+
+        That has some tasks redelivered, and asks anew, if leases have ended, or may end too late.
+        """
         memory, asked_at = self.memory, self.environment.clock()
         spares_ms = self._spares_ms(asked_at, lease_ms)
         token, again = self._token()
@@ -114,29 +117,31 @@ class WorkerSide(ScriptedQueue):
         reply_by = "" if server_ms is None else round(1000 * asked_at + server_ms) + STALE_MS
 
         def claimed(reply: Callable[[], Any]) -> Claim:
+            fields, latest, heard_at = list[Any](), reply_by, asked_at
             try:
                 state, now, next_in_us, *fields = reply()
-                # Then leases may end too late.
+                # Or that cannot be told: it is the first claim.
                 is_set_back = server_ms is None or now < 1000 * asked_at + server_ms - STALE_MS
-                if state == ENDED or is_set_back:
-                    self._run("redeliver", now_ms, limit if state == ENDED else 0, lease_ms)
-                    next_in_us = 0
+                if limit and (state == ENDED or is_set_back):
+                    few = limit if state == ENDED else 0
+                    next_in_us, latest = 0, self._redeliver(now, few, lease_ms, now_ms)
                     if not fields:
-                        again_args = (*args[:-1], f"{words} redelivered")
-                        state, now, next_in_us, *fields = self._run("claim", now_ms, *again_args)
+                        heard_at = self.environment.clock()
+                        anew = (*args[:-3], latest, ahead_ms, f"{words} redelivered")
+                        state, now, next_in_us, *fields = self._run("claim", now_ms, *anew)
             except redis.RedisError as error:
-                if again or isinstance(error, redis.ConnectionError | redis.TimeoutError):
+                if again or fields or isinstance(error, redis.ConnectionError | redis.TimeoutError):
                     memory.unanswered.append(token)
                 raise
-            is_stale = reply_by != "" and now > reply_by
+            is_stale = latest != "" and now > latest
             if again and is_stale:
                 memory.unanswered.append(token)
             memory.silent_since = asked_at if is_stale else None
             if is_stale and 1000 * (self.environment.clock() - asked_at) < STALE_MS:
                 # Redis's clock was set forward, and leases ended with it: their workers are about to extend them.
                 memory.spares_until = asked_at + 0.5 * lease_ms / 1000
-            if now_ms is None:
-                memory.server_ahead_ms = now - 1000 * asked_at
+            if now_ms is None and limit:
+                memory.server_ahead_ms = now - 1000 * heard_at
             memory.paused = state == PAUSED
             next_in_ms = None if next_in_us < 0 else next_in_us / 1000
             if spares_ms and not memory.paused:
@@ -147,6 +152,16 @@ class WorkerSide(ScriptedQueue):
 
         args = (limit, lease_ms, token, memory.claimer, reply_by, ahead_ms, words)
         return args, claimed
+
+    def _redeliver(self, server_ms: int, limit: int, lease_ms: int, now_ms: int | None) -> int:
+        """Put back some tasks whose lease has ended, unless the limit is 0; shorten leases that end too late.
+
+        Returns when, by the server's clock, what was sent with this is no longer waited for.
+        """
+        latest = server_ms + STALE_MS
+        while self._run("redeliver", now_ms, limit, lease_ms, latest):
+            pass
+        return latest
 
     def _token(self) -> tuple[str, bool]:
         """That of a claim that got no reply, to ask again, or else a new one."""

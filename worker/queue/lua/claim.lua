@@ -14,12 +14,12 @@
 --   again        the caller has asked with this token before, and got no reply
 --   newest       in a backlog, take those that became due last
 --   spares       Redis was away for the caller: leave leases that have ended to their workers
---   redelivered  the caller has just redelivered some of those whose lease has ended: take what is due
+--   redelivered  the caller has just had redeliver.lua run: do not tell of leases that have ended
 --
 -- Returns {state, now, next_in_us, ids, payloads, dues, tried}; without tasks, the first three.
 --   state       1: the queue is paused; 2: nothing is claimed, because leases have ended: redeliver those first; else 0
 --   next_in_us  the time until there is more to claim, 0 if the claim came too late, negative if nothing is scheduled or
---               leased, or the limit is 0
+--               leased (leases that are spared do not count), or the limit is 0
 --   payloads    empty if no task has one
 --   tried       for each that was claimed before: {place among ids from 0, appointment, failures, deliveries, attempt}
 --
@@ -28,14 +28,14 @@
 -- then, or the limit is 0, they are put back. A claim that runs after reply_by leases nothing.
 -- While more than BACKLOG are due, the oldest and the newest are claimed in turn.
 -- Suspects of one death are claimed few at a time; of more, alone, and not while another of those may be about to kill.
--- Payloads are read before the first write, so that an error loses no task, and only as many as fit in one reply: to copy
--- hundreds of MB would block the server for seconds.
--- The first write is a ZREM or ZREMRANGEBYSCORE, because a server whose memory is full checks only the first.
+-- Payloads are read before their tasks leave the schedule, so that an error loses none, and only as many as fit in one
+-- reply: to copy hundreds of MB would block the server for seconds.
+-- The first write removes something, because a server whose memory is full checks only the first.
 
 local BACKLOG, MOST_BYTES = 1000, 1048576
 local REMEMBERED_MS = 3600000
 local limit, lease, token, claimer = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local reply_by, ahead = tonumber(ARGV[6]), tonumber(ARGV[7])
+local reply_by, ahead = tonumber(ARGV[6]), math.min(tonumber(ARGV[7]), ALONE_MS - 1) -- so that none is put off to be ahead
 local function says(word) return string.find(ARGV[8], word, 1, true) end
 
 local is_paused = redis.call('HEXISTS', control, 'paused') == 1
@@ -63,7 +63,8 @@ local function take_again()
   end
 end
 
--- Takes those that were due first, or last, of as many deaths each as the first. Returns their rank on the schedule.
+-- Takes those that were due first, or last, as long as they are of one kind: redelivered never, once or more often. Returns
+-- their rank on the schedule.
 local function take_due()
   local count = says('newest') and redis.call('ZCOUNT', scheduled, '-inf', now) or 0
   local newest = count > math.max(BACKLOG, limit)
@@ -72,20 +73,22 @@ local function take_due()
   if #due == 0 then return 0 end
   local all, waiting, room = {}, 0, MOST_BYTES
   for i = 1, #due, 2 do all[(i + 1) / 2] = due[i] end
-  local most, first_deaths = {[0] = limit, math.floor(math.sqrt(limit)), 1}, 0
+  local kind, together = 0, {[0] = limit, math.floor(math.sqrt(limit)), 1}
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(all))) do
     -- Of first attempts, which most are, only the due time: that costs half. It is whole, whatever other programs wrote.
     local state = whole(math.max(0, math.floor(due[2 * i])))
     if kept then state = attempts_in(kept, state) end
-    local deaths = kept and math.min(state.deliveries, 2) or 0
+    local of_kind = kept and math.min(state.deliveries, 2) or 0
     if has_payloads then room = room - redis.call('HSTRLEN', payloads, all[i]) end
-    if #ids > 0 and (deaths ~= first_deaths or #ids == most[deaths] or room < 0) then break end
+    if #ids > 0 and (of_kind ~= kind or #ids == together[kind] or room < 0) then break end
     if (#ids == 0 or kept) and tonumber(due[2 * i]) > now then break end
-    if deaths == 2 and lone_suspect_is_new() then
+    if of_kind == 2 and lone_suspect_is_new() then
       put_off(scheduled, all[i])
+      state.span = ALONE_MS
+      redis.call('HSET', tokens, all[i], kept_as(NOBODY, state))
       waiting = waiting + 1
     else
-      ids[#ids + 1], states[#states + 1], first_deaths = all[i], state, deaths
+      ids[#ids + 1], states[#states + 1], kind = all[i], state, of_kind
     end
   end
   return newest and count - waiting - #ids or 0

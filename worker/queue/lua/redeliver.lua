@@ -1,24 +1,34 @@
 -- Put tasks whose lease has ended back on the schedule, in front of the others, and count a delivery for each: their worker
 -- died, froze or was cut off. Shorten leases that were given before the clock was set back.
 --
--- include: clock, attempts, late_lease, due, suspects
+-- include: clock, attempts, shorten_lease, due, suspects
 -- KEYS[1] leased     zset    task id -> lease expiry, ms
 -- KEYS[2] scheduled  zset    task id -> due time, ms
 -- KEYS[3] tokens     hash    task id -> token of its lease, and a record of its attempts
 -- KEYS[4] control    hash    alone: id of the suspect that was last claimed alone
--- ARGV[1] now_ms   ARGV[2] limit of the claim that follows, 0: only shorten   ARGV[3] lease_ms
+-- ARGV[1] now_ms   ARGV[2] limit of the claim that follows, 0: only shorten   ARGV[3] lease_ms: only longer ones are shortened
+-- ARGV[4] latest, ms: after that nothing is done, because Redis may have been frozen, and all leases have ended
 --
--- Few are put back at once, because a worker that was only cut off keeps the others: those of a first death, or where the
--- first had another before, one alone. That is the one that was claimed last, because a task that kills its worker soon was
--- claimed after those that have been running for longer.
+-- Returns 1 if nothing was done yet but to shorten some leases, else nothing.
+--
+-- Few are put back at once, because a worker that was only cut off keeps the others. If the one whose lease ended first was
+-- never redelivered, those few were not either. Otherwise it is one, that was redelivered before and was claimed last,
+-- because a task that kills its worker soon was claimed after those that have been running for longer; while another such
+-- suspect may be about to kill, all of them wait.
 -- The first write is a ZREM, because a server whose memory is full checks only the first.
 
-local MOST_LOOKED_AT = 100
+if now > tonumber(ARGV[4]) then return end
 redis.call('ZREM', leased, '')
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', leased, '(' .. whole(now + ARGV[3]), '+inf')) do shorten_lease(id) end
+local MOST = 500
+local long = redis.call('ZREVRANGEBYSCORE', leased, '+inf', '(' .. whole(now + ARGV[3]), 'LIMIT', 0, MOST)
+local shortened = 0
+for _, id in ipairs(long) do
+  if shorten_lease(id) then shortened = shortened + 1 end
+end
+if shortened == MOST then return 1 end
 
 local few = math.floor(math.sqrt(ARGV[2]))
-local expired = few > 0 and redis.call('ZRANGEBYSCORE', leased, '-inf', now, 'LIMIT', 0, MOST_LOOKED_AT) or {}
+local expired = few > 0 and redis.call('ZRANGEBYSCORE', leased, '-inf', now, 'LIMIT', 0, MOST) or {}
 if #expired == 0 then return end
 local ids, states, last, last_state, is_alone = {}, {}, nil, nil, false
 local must_wait = lone_suspect_is_new()
@@ -38,7 +48,7 @@ if last and is_alone then ids, states = {last}, {last_state} end
 local score = math.min(now, (next_due() or now) - 1)
 for i, id in ipairs(ids) do
   local state = states[i]
-  state.deliveries, state.attempts = state.deliveries + 1, state.attempts + 1
+  state.span, state.deliveries, state.attempts = 0, state.deliveries + 1, state.attempts + 1
   redis.call('ZREM', leased, id)
   redis.call('ZADD', scheduled, score, id)
   redis.call('HSET', tokens, id, kept_as(NOBODY, state))

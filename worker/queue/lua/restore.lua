@@ -1,6 +1,6 @@
 -- Put back the tasks that the application's records say are waiting and that Redis lost.
 --
--- include: clock, attempts, late_lease, due, wake
+-- include: clock, attempts, shorten_lease, due, wake
 -- KEYS[1] scheduled  zset    task id -> due time, ms
 -- KEYS[2] leased     zset    task id -> lease expiry, ms
 -- KEYS[3] letters    hash    task id -> why it is dead

@@ -11,6 +11,7 @@ local function lone_suspect_is_new()
   local ends = other and tonumber(redis.call('ZSCORE', leased, other) or nil)
   if not ends or ends <= now then return false end
   local state = attempts_in(redis.call('HGET', tokens, other), '0')
+  if state.claimed > now then return false end -- before the clock was set back
   return state.deliveries > 1 and ends < state.claimed + (0.7 + 0.3 * state.deliveries) * state.span
 end
 
