@@ -5,7 +5,7 @@ A task is in exactly one of scheduled, leased and dead::
                      schedule                 claim
                   ------------> scheduled ------------> leased ------> gone
                                   ^  ^                  | |  settle    (extend: leased for longer)
-                                  |  '----- settle -----' |   (redeliver, when a lease has ended)
+                                  |  '-settle, redeliver' |
                                   |                       | settle
                                   '------ requeue ------ dead ------> gone
                                                                 purge
