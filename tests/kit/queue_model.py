@@ -325,8 +325,7 @@ class Machine(RuleBasedStateMachine):
             self.silent[worker], self.spares_until[worker] = self.ran, self.ran + lease / 2
         token = claim.tasks[0].token if claim.tasks else ""
         ids = self.take(said, limit, lease, token, ahead)
-        looks = ids is None or said.expected is None or self.now < said.expected - STALE
-        if looks:
+        if looks := ids is None or said.expected is None or self.now < said.expected - STALE:
             self.redeliver(limit if ids is None else 0, lease)
         if looks and not ids:
             ids = self.take(said, limit, lease, token, ahead, redelivered=True)

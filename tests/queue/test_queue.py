@@ -233,9 +233,7 @@ def test_the_servers_own_clock_is_used_unless_a_time_is_given(
     assert [task.id for task in claim.tasks] == ["past"]
     assert claim.now_ms >= now_ms
     assert claim.next_in_ms == 0, "a first claim looks at the leases, and asks again"
-    wait = queue.claim(9, 60_000).next_in_ms
-    assert wait is not None
-    assert 0 < wait <= 60_000
+    assert 0 < (queue.claim(9, 60_000).next_in_ms or 0) <= 60_000
     retry(queue, [(claim.tasks[0], 60_000)])
     assert state(queue)["scheduled"]["past"] >= now_ms + 60_000
 

@@ -271,13 +271,6 @@ def test_who_has_claimed_nothing_for_an_hour_is_forgotten(
     assert not client.exists(queue.keys.claims)
 
 
-def test_a_claim_that_redis_refused_was_not_lost(queue: DelayQueue) -> None:
-    with reply_lost(queue, redis.ResponseError):
-        queue.claim(1, 100, now_ms=1000)
-    queue.claim(1, 100, now_ms=1000)
-    assert state(queue) == {}
-
-
 # -- outages -------------------------------------------------------------------------------
 
 

@@ -433,6 +433,19 @@ def test_a_closed_consumer_leaves_no_thread_and_no_connection(
         raise AssertionError
 
 
+def test_who_may_kill_the_process_does_not_begin_beside_such_a_task_of_another_queue(
+    valkey: Valkey, queue: DelayQueue
+) -> None:
+    queue.schedule("a", 1000)
+    for now_ms in (1000, 1100):
+        queue.claim(9, 100, now_ms=now_ms)
+    with Consumer(valkey.url, "q") as consumer:
+        with consumer._shared.suspects.running("another", 2), consumer.take(0) as task:
+            assert task is None
+        with consumer.take(LONG) as task:
+            assert (task and task.deliveries) == 2
+
+
 def test_closing_an_unused_consumer_asks_redis_nothing() -> None:
     Consumer("redis://127.0.0.1:1/0", "q").close()
 

@@ -139,8 +139,10 @@ class Consumer:
         """
         while (batch := self._lane.next(until)) is not None:
             tasks = self._lane.bury_undeliverable(batch)
+            if not tasks or not block.enter_context(self._lane.beginning(batch, tasks)):
+                continue
             held = block.enter_context(batch.station.renewer.holding(tasks, batch.claimed_at))
-            if tasks and not self._stopping.is_set() and held.begin(tasks):
+            if not self._stopping.is_set() and held.begin(tasks):
                 return batch, held
             # The consumer was closed meanwhile. Or this process was frozen, or Redis slow: the lease may have ended.
             self._settle(batch, held, BatchResult(untouched=tasks))

@@ -8,7 +8,7 @@ exactly when the next task is due.
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -166,14 +166,19 @@ class Lane:
         tasks = self.bury_undeliverable(batch)
         if not tasks:
             return None
+        with self.beginning(batch, tasks) as begins:
+            return self._work_on(batch, tasks) if begins else None
+
+    @contextmanager
+    def beginning(self, batch: Batch, tasks: Sequence[Task]) -> Iterator[bool]:
+        """Yields whether tasks may begin: if not, they have been put off. See `Suspects`."""
         with self._shared.suspects.running(batch.station.flow.name, tasks[0].deliveries) as begins:
-            if begins:
-                return self._work_on(batch, tasks)
-        why = Unavailable("this worker runs another queue's task, of which it may die")
-        later = BatchResult(retries=[(task, LookAgain(task, why)) for task in tasks])
-        batch.station.settler.settle(later)
-        batch.station.more_at = 0.0  # they are due soon
-        return None
+            if not begins:
+                why = Unavailable("this worker runs another queue's task, of which it may die")
+                later = BatchResult(retries=[(task, LookAgain(task, why)) for task in tasks])
+                batch.station.settler.settle(later)
+                batch.station.more_at = 0.0  # they are due soon
+            yield begins
 
     def _work_on(self, batch: Batch, tasks: list[Task]) -> Batch | None:
         station, flow = batch.station, batch.station.flow
