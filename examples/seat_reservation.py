@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from flask import Flask, abort, request
 
-from examples.stage import scratch_database, wait_until_empty, working
+from devtools.processes import wait_until
+from examples.stage import scratch_database, working
 from worker import BatchScheduler, DelayQueue, Flow, connect
 from worker.records import Records
 
@@ -87,8 +88,8 @@ def play(redis_url: str) -> None:
             connection.execute(seats.insert(), [{"id": "A1"}, {"id": "A2"}])
         for path in ("A1/hold", "A2/hold", "A1/hold", "A2/pay"):
             print(path, http.post(f"/seats/{path}?by=ada").status)
-        with working(redis_url, holds(engine).flow()):
-            wait_until_empty(DelayQueue(connect(redis_url), "seat-holds"))
         by_id = sa.select(seats.c.id, seats.c.status).order_by(seats.c.id)
-        with engine.connect() as connection:
+        still_held = sa.select(seats.c.id).where(held)
+        with working(redis_url, holds(engine).flow()), engine.connect() as connection:
+            wait_until(lambda: not connection.scalars(still_held).all(), "the hold to end")
             print(dict(connection.execute(by_id).all()))
