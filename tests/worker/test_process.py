@@ -301,7 +301,8 @@ def test_a_killer_buries_no_task_of_another_flow(redis_client: redis.Redis, star
     def ended() -> bool:
         if not workers[-1].running():
             workers.append(start("frail_beside_slow"))
-        return all(queue.stats().scheduled == queue.stats().leased == 0 for queue in (frail, slow))
+        found = [queue.stats() for queue in (frail, slow)]
+        return all(each.scheduled == each.leased == 0 for each in found)
 
     wait_until(ended, "both to be done or dead")
     assert len(workers) > 3, "more died of it"
