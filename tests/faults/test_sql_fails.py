@@ -230,7 +230,7 @@ class Strangers:
             "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s",
             [self._database],
         ).rowcount:
-            self._take_what_is_free()  # or a user took it, who is looked for again
+            self._take_what_is_free()  # unless a user is first: then it loses it in the next round
 
     def _take_what_is_free(self) -> None:
         refused = ""

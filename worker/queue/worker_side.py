@@ -115,6 +115,7 @@ class WorkerSide(ScriptedQueue):
         words = " ".join(word for word, is_so in said.items() if is_so)
         server_ms = memory.server_ahead_ms
         reply_by = "" if server_ms is None else round(1000 * asked_at + server_ms) + STALE_MS
+        asked = limit, lease_ms, token, memory.claimer
 
         def claimed(reply: Callable[[], Any]) -> Claim:
             fields, latest, heard_at = list[Any](), reply_by, asked_at
@@ -127,7 +128,7 @@ class WorkerSide(ScriptedQueue):
                     next_in_us, latest = 0, self._redeliver(now, few, lease_ms, now_ms)
                     if not fields:
                         heard_at = self.environment.clock()
-                        anew = (*args[:-3], latest, ahead_ms, f"{words} redelivered")
+                        anew = *asked, latest, ahead_ms, f"{words} redelivered"
                         state, now, next_in_us, *fields = self._run("claim", now_ms, *anew)
             except redis.RedisError as error:
                 if again or fields or isinstance(error, redis.ConnectionError | redis.TimeoutError):
@@ -150,8 +151,7 @@ class WorkerSide(ScriptedQueue):
             memory.takes_newest = bool(tasks) and next_in_us == 0 and not newest
             return Claim(tasks, now, next_in_ms, memory.paused)
 
-        args = (limit, lease_ms, token, memory.claimer, reply_by, ahead_ms, words)
-        return args, claimed
+        return (*asked, reply_by, ahead_ms, words), claimed
 
     def _redeliver(self, server_ms: int, limit: int, lease_ms: int, now_ms: int | None) -> int:
         """Put back some tasks whose lease has ended, unless the limit is 0; shorten leases that end too late.

@@ -79,7 +79,7 @@ local function take_due()
     local state = whole(math.max(0, math.floor(due[2 * i])))
     if kept then state = attempts_in(kept, state) end
     local of_kind = kept and math.min(state.deliveries, 2) or 0
-    if has_payloads then room = room - redis.call('HSTRLEN', payloads, all[i]) end
+    if has_payloads and #all > 1 then room = room - redis.call('HSTRLEN', payloads, all[i]) end
     if #ids > 0 and (of_kind ~= kind or #ids == together[kind] or room < 0) then break end
     if (#ids == 0 or kept) and tonumber(due[2 * i]) > now then break end
     if of_kind == 2 and lone_suspect_is_new() then

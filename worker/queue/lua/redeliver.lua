@@ -6,15 +6,16 @@
 -- KEYS[2] scheduled  zset    task id -> due time, ms
 -- KEYS[3] tokens     hash    task id -> token of its lease, and a record of its attempts
 -- KEYS[4] control    hash    alone: id of the suspect that was last claimed alone
--- ARGV[1] now_ms   ARGV[2] limit of the claim that follows, 0: only shorten   ARGV[3] lease_ms: only longer ones are shortened
--- ARGV[4] latest, ms: after that nothing is done, because Redis may have been frozen, and all leases have ended
+-- ARGV[1] now_ms   ARGV[2] limit of the claim that follows; 0: only shorten leases
+-- ARGV[3] lease_ms: only longer leases are shortened
+-- ARGV[4] latest, ms: nothing is done later, because if Redis was frozen, the leases of living workers have ended, too
 --
 -- Returns 1 if nothing was done yet but to shorten some leases, else nothing.
 --
--- Few are put back at once, because a worker that was only cut off keeps the others. If the one whose lease ended first was
--- never redelivered, those few were not either. Otherwise it is one, that was redelivered before and was claimed last,
--- because a task that kills its worker soon was claimed after those that have been running for longer; while another such
--- suspect may be about to kill, all of them wait.
+-- Few are put back at once, because a worker that was only cut off keeps the others. If the task whose lease ended first was
+-- never redelivered before, only such tasks are put back. Otherwise it is a single one that was: the one claimed last, because
+-- a task that kills its worker soon was claimed after those that have been running for longer. While another of these may
+-- be about to kill, they all wait.
 -- The first write is a ZREM, because a server whose memory is full checks only the first.
 
 if now > tonumber(ARGV[4]) then return end
