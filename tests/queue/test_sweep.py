@@ -97,7 +97,7 @@ def test_a_beat_costs_the_same_however_many_workers_there_are(
         for n in range(workers):
             queue.beat(f"w{n}", {"holds": n})
         client.config_resetstat()
-        assert queue.beat("w0", {}) == workers
+        assert queue.beat("w0", {}) == (workers, 0)
         stats: Any = client.info("commandstats")
         costs.append(
             {name: each["calls"] for name, each in stats.items() if name != "cmdstat_info"}

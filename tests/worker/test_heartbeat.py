@@ -76,11 +76,12 @@ def test_a_worker_describes_itself_and_what_it_holds(clock: Clock) -> None:
     }
 
 
-def test_a_worker_learns_with_a_heartbeat_how_many_others_there_are(clock: Clock) -> None:
+def test_a_worker_learns_with_a_heartbeat_what_its_place_among_the_others_is(clock: Clock) -> None:
     patient = Patient(clock)
-    patient.queues[1].beat("w2", {})
+    for other in ("w0", "w2"):
+        patient.queues[1].beat(other, {})
     patient.heartbeat.run()
-    assert [station.others for station in patient.stations] == [0, 1]
+    assert [station.place for station in patient.stations] == [(1, 0), (3, 1)]
 
 
 def test_a_worker_whose_flow_is_down_says_so(clock: Clock) -> None:

@@ -167,9 +167,26 @@ def test_who_has_claimed_some_of_a_backlog_claims_more_at_once_however_many_othe
     clock: Clock,
 ) -> None:
     line = _scripted(clock, Scripted("a", *[_claim("x", next_in_ms=0.0)] * 2))
-    line.station.others = 1_000_000
+    line.station.place = 1_000_000, 1
     assert [line.next_ids(), line.next_ids()] == [["x"], ["x"]]
     assert line.alarm.waits == []
+
+
+def test_whose_others_miss_their_turns_comes_more_often_until_they_take_what_is_due(
+    clock: Clock,
+) -> None:
+    late = Claim([Task("x", due_at_ms=0)], 1000, 0.0, paused=False)
+    queue = Scripted("a", late)
+    queue.memory.server_ahead_ms = 5000.0
+    line, longest = _scripted(clock, queue, waits=2), []
+    line.station.place = 30, 7
+    for answer in (late, _claim(next_in_ms=900)):
+        queue.answers = [answer]
+        for _ in range(2):
+            line.next_ids()
+        longest.append(max(line.alarm.turn_in(n / 999) - n / 999 for n in range(999)))
+    assert line.alarm.turns.server_ahead == 5
+    assert longest == pytest.approx([0.0375, 0.15], rel=0.1)
 
 
 def test_a_take_with_a_timeout_returns_nothing_if_there_is_none(clock: Clock) -> None:

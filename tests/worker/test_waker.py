@@ -1,6 +1,7 @@
 """An alarm ends a wait, now or at a time that a message of the wake channel names."""
 
 import threading
+from itertools import pairwise
 
 import pytest
 
@@ -27,11 +28,49 @@ def test_a_message_says_when_it_rings(clock: Clock, message: bytes, rings_in: fl
     assert not alarm.clear()
 
 
-def test_of_many_that_wait_each_comes_at_a_time_of_its_own(clock: Clock) -> None:
-    alarm = Alarm(clock)
-    assert alarm.share(lambda: 1.0) == 0
-    alarm.others = 29
-    assert alarm.share(lambda: 0.5) == pytest.approx(0.0145)
+def waiting(workers: int, clock: Clock) -> list[Alarm]:
+    alarms = [Alarm(clock) for _ in range(workers)]
+    for place, alarm in enumerate(alarms):
+        alarm.turns.place, alarm.turns.workers = place, workers
+    return alarms
+
+
+@pytest.mark.parametrize(
+    ("workers", "apart_ms"), [(1, 0), (2, 1 / 3), (10, 5 / 3), (30, 5), (300, 5)]
+)
+def test_workers_that_wait_for_the_same_come_one_after_the_other(
+    clock: Clock, workers: int, apart_ms: float
+) -> None:
+    for due_in in (0.0, 0.0123, 7.0):
+        turns = sorted(alarm.turn_in(due_in) - due_in for alarm in waiting(workers, clock))
+        assert 0 <= turns[0] <= apart_ms / 1000 + 1e-6
+        steps = [later - sooner for sooner, later in pairwise(turns)]
+        assert steps == pytest.approx([apart_ms / 1000] * (workers - 1), abs=1e-6)
+
+
+def test_turns_are_of_the_servers_clock(clock: Clock) -> None:
+    near, far = waiting(2, clock)
+    far.turns.place, far.turns.server_ahead = near.turns.place, -1000.0
+    there = Alarm(lambda: clock.now + 1000.0)
+    there.turns = far.turns
+    assert there.turn_in(0.01) == pytest.approx(near.turn_in(0.01), abs=1e-6)
+
+
+def test_who_finds_others_missing_comes_more_often_until_they_are_back(clock: Clock) -> None:
+    [alarm, *_] = waiting(30, clock)
+
+    def longest() -> float:
+        return max(alarm.turn_in(ms / 1000) - ms / 1000 for ms in range(300))
+
+    assert longest() > 0.14
+    for _ in range(40):
+        alarm.turns.learn(longest())
+    assert longest() <= 0.01
+    alarm.turns.learn(0.009)
+    assert longest() <= 0.01
+    for _ in range(10):
+        alarm.turns.learn(0.0)
+    assert longest() > 0.14
 
 
 def test_an_alarm_that_is_set_earlier_ends_a_wait_that_has_begun() -> None:

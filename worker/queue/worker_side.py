@@ -204,10 +204,10 @@ class WorkerSide(ScriptedQueue):
             lost += self._run("extend", now_ms, lease_ms, *args)
         _raise_lost(lost)
 
-    def beat(self, worker_id: str, details: Mapping[str, Any]) -> int:
-        """Record that a worker is alive, with details of what it is doing. Returns how many are."""
-        found: int = self._run("beat", None, worker_id, json.dumps(details), FORGET_WORKERS_MS)
-        return found
+    def beat(self, worker_id: str, details: Mapping[str, Any]) -> tuple[int, int]:
+        """Record that a worker is alive, with details of what it is doing. Returns how many are, and its place, from 0."""
+        count, place = self._run("beat", None, worker_id, json.dumps(details), FORGET_WORKERS_MS)
+        return count, place
 
     def sign_off(self, worker_id: str) -> None:
         """Remove a worker that has stopped."""

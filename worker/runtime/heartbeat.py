@@ -69,11 +69,11 @@ class Heartbeat:
 
     def _beat(self, station: Station, now: float) -> None:
         try:
-            workers = station.queue.beat(self._worker_id, self._details(station, now))
+            place = station.queue.beat(self._worker_id, self._details(station, now))
         except redis.RedisError as error:
             log.debug("no heartbeat", queue=station.queue.name, error=described(error))
         else:
-            station.others = workers - 1
+            station.place = place
 
     def _details(self, station: Station, now: float) -> dict[str, Any]:
         held = station.renewer.held()

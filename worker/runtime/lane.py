@@ -140,21 +140,25 @@ class Lane:
             claim = station.claim(ask)
         except (redis.RedisError, UnsafeServer):
             return station.claim_in(self._clock())
-        # Apart from the others only where all of them wait.
-        more_in = claim.next_in_ms and claim.next_in_ms / 1000 + self.alarm.share()
+        # What all wait for is left to the worker whose turn it is.
+        more_in = claim.next_in_ms and self.alarm.turn_in(claim.next_in_ms / 1000)
         if not claim.tasks:
+            self.alarm.turns.learn(0.0)
             station.gate.seems_over()
             return more_in
         station.come_back_in(min(SLOW_POLL_SECONDS, more_in or 0.0))
         now_ms = claim.now_ms
         batch = Batch(station, claim.tasks, asked_at, self._clock(), now_ms)
         late_ms = _late_ms(claim.tasks, now_ms)
+        self.alarm.turns.learn(late_ms / 1000)
         self._emit(events.Claimed(station.queue.name, claim.tasks, late_ms))
         return batch
 
     def _heed_alarm(self, until: float) -> None:
         """Ask every queue if there may be something new, or if the wait has an end."""
-        self.alarm.others = max(station.others for station in self.stations)
+        turns, ahead_ms = self.alarm.turns, self.stations[0].queue.memory.server_ahead_ms
+        turns.workers, turns.place = max(station.place for station in self.stations)
+        turns.server_ahead = (ahead_ms or 0.0) / 1000
         if self.alarm.clear() or until < math.inf:
             for station in self.stations:
                 station.more_at = 0.0

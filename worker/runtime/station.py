@@ -83,8 +83,8 @@ class Station:
         self.limit = self._most = 1 if flow.one_at_a_time else flow.batch_size
         #: Whether the last call of the handler took a moment only.
         self.is_quick = True
-        #: How many other workers serve the same queue.
-        self.others = 0
+        #: How many workers serve the queue, and this one's place among them.
+        self.place = 1, 0
         #: How many claims have failed in a row, since when, and when to claim again, which no message brings forward.
         self._failed_claims = 0
         self._failing_since = self._claim_at = 0.0

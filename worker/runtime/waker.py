@@ -3,8 +3,7 @@
 import itertools
 import math
 import threading
-from collections.abc import Callable, Mapping
-from random import random
+from collections.abc import Mapping
 from typing import Any
 
 import redis
@@ -16,9 +15,39 @@ from ..queue.environment import Clock
 
 #: Longest wait for a message or the answer to a ping; how soon the thread ends.
 LISTEN_SECONDS = 5.0
-#: All workers of a queue claim when its next task is due: so many seconds apart, on average. However many there are, they
-#: send a thousand claims a second at most.
-SHARE_SECONDS = 0.001
+#: How far apart the turns of 30 workers or more are; those of fewer are closer.
+TURN_SECONDS, MANY = 0.005, 30
+#: If what comes is later than this, those whose turn it was are busy, or dead.
+LATE_SECONDS = 2 * TURN_SECONDS
+
+
+class Turns:
+    """When this worker claims what all idle workers of its queues wait for: one after the other, again and again.
+
+    Who finds a task takes it; the others find that it is gone. So two hundred claims a second are enough, however many wait.
+    """
+
+    def __init__(self) -> None:
+        #: This worker's place among how many.
+        self.place, self.workers = 0, 1
+        #: The server's clock minus this process's, seconds: turns are moments of the server's.
+        self.server_ahead = 0.0
+        #: Of a round, how much is waited for: less while others miss their turns.
+        self._share = 1.0
+
+    def seconds_to_next(self, moment: float) -> float:
+        """From a moment on this process's clock, which may be a turn itself."""
+        if self.workers == 1:
+            return 0.0
+        apart = self._share * TURN_SECONDS * min(1, self.workers / MANY)
+        return (self.place * apart - moment - self.server_ahead) % (self.workers * apart)
+
+    def learn(self, late_seconds: float) -> None:
+        """How late was what a claim found; 0 if it found nothing."""
+        if late_seconds > LATE_SECONDS:
+            self._share = max(self._share / 2, 1 / self.workers)
+        elif late_seconds == 0:
+            self._share = min(self._share * 2, 1.0)
 
 
 class Alarm:
@@ -26,8 +55,7 @@ class Alarm:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        #: How many other workers wait for the same tasks.
-        self.others = 0
+        self.turns = Turns()
         # Reentrant: a signal's handler may set it while its thread is in `wait`.
         self._changed = threading.Condition(threading.RLock())
         self._rings_at = math.inf
@@ -55,11 +83,11 @@ class Alarm:
 
     def hear(self, message: bytes) -> None:
         """Set the alarm as a message of the wake channel says: something is due in so many us, or now."""
-        self.set(int(message or 0) / 1_000_000 + self.share())
+        self.set(self.turn_in(int(message or 0) / 1_000_000))
 
-    def share(self, chance: Callable[[], float] = random) -> float:
-        """By how many seconds to come later than at the moment that all wait for, so that not all come at once."""
-        return SHARE_SECONDS * self.others * chance()
+    def turn_in(self, seconds: float) -> float:
+        """In how many seconds this worker's turn is for what is due in so many."""
+        return seconds + self.turns.seconds_to_next(self._clock() + seconds)
 
 
 class Waker:
