@@ -348,10 +348,8 @@ class WorkerWorld(LaneWorld):
             ]
 
         def together(*calls: Any) -> list[Callable[[], Any]]:
-            # One that asks again holds what it does not know of, as one that works does.
-            names = [f"{each[0]} again" if "again" in str(each[-1]) else each[0] for each in calls]
             try:
-                replies = process.stop(", ".join(names), partial(run, *calls))
+                replies = process.stop(", ".join(name for name, *_ in calls), partial(run, *calls))
             except redis.RedisError as error:
                 replies = [error] * len(calls)
             return [partial(_answer, reply) for reply in replies]

@@ -71,7 +71,8 @@ class QueueWorld(Machine):
         self.not_before: dict[str, int] = {}
         #: Whether nobody has swept since Redis lost something.
         self.flushed = False
-        #: A worker's claim that it no longer waits for, and that Redis has not executed yet: the script's arguments.
+        #: A worker's claim that it no longer waits for, and that Redis has not executed yet: the script's arguments. Or
+        #: what was to put back what an earlier one leased.
         self.delayed: dict[str, tuple[list[Any], Said]] = {}
         #: Whether the tasks are those of a recurring flow, of which the application has no records.
         self.is_recurring = False
@@ -84,8 +85,8 @@ class QueueWorld(Machine):
     # -- for the explorer ------------------------------------------------------------------
 
     def key(self) -> Hashable:
-        said = [(self.said(worker), "") for worker in WORKERS]
-        said += [(said, arguments[2]) for arguments, said in self.delayed.values()]
+        said = [(self.said(worker), list[Any]()) for worker in WORKERS]
+        said += [(said, arguments[2:3]) for arguments, said in self.delayed.values()]
         words = [(each._replace(newest=False), token) for each, token in said]  # no backlog is here
         own = [_in_order(getattr(self, name)) for name in (*REDIS, *OWN)]
         saved = [_in_order(value) for value in _unpacked(self.saved[1]).values()]
@@ -223,7 +224,7 @@ class QueueWorld(Machine):
     def do_lose_claim(self, worker: str) -> None:
         """Redis executes it, and the reply is lost."""
         self.claim_and_lose_the_reply(worker, LIMIT, LEASE)
-        self._begin_leased(self.said(worker).again)
+        self._begin_leased(self.said(worker).lost)
 
     def do_delay_claim(self, worker: str) -> None:
         """Redis executes it late, if at all."""
@@ -235,7 +236,10 @@ class QueueWorld(Machine):
 
     def do_late_claim(self, worker: str) -> None:
         arguments, said = self.delayed.pop(worker)
-        self.workers[worker]._run("claim", None, *arguments)
+        self.workers[worker]._run("give_back" if said.lost else "claim", None, *arguments)
+        if said.lost:
+            self.give_back(said)
+            return
         for task_id in self.take(said, LIMIT, LEASE, arguments[2]) or ():
             self._begin(task_id, self.known[task_id].tried.deliveries)
 

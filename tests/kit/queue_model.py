@@ -93,8 +93,8 @@ class Said(NamedTuple):
     spares: float
     #: When it expects the claim to run, if it can tell.
     expected: int | None
-    #: The token of the claim that it asks again.
-    again: str
+    #: The token of its claim whose reply was lost: what that leased is put back first.
+    lost: str
 
 
 #: With more due tasks than these, the newest are claimed in every second claim. The machine has fewer.
@@ -319,6 +319,7 @@ class Machine(RuleBasedStateMachine):
     def claim(self, worker: str, limit: int, lease: int, ahead: int) -> Any:
         said = self.asks(worker)
         claim = self.workers[worker].claim(limit, lease, ahead_ms=ahead)
+        self.give_back(said)
         self.silent.pop(worker, None)
         self.ahead[worker] = self.now - self.ran
         if self.is_stale(said):  # the clock was set forward
@@ -363,7 +364,10 @@ class Machine(RuleBasedStateMachine):
         with reply_lost(self.workers[worker], error):
             self.workers[worker].claim(limit, lease)
         self.silent.setdefault(worker, self.ran)
-        self.take(said, limit, lease, self.said(worker).again)
+        if said.lost:
+            self.give_back(said)
+        else:
+            self.take(said, limit, lease, self.said(worker).lost)
 
     @rule(worker=WORKERS)
     def claim_without_a_connection(self, worker: str) -> None:
@@ -379,8 +383,8 @@ class Machine(RuleBasedStateMachine):
         if self.ran - self.silent.get(worker, self.ran) > STALE:
             until = self.ran + SPARED
         expected = self.ran + self.ahead[worker] if worker in self.ahead else None
-        again = next(iter(memory.unanswered), "")
-        return Said(worker, memory.takes_newest, max(0, until - self.ran), expected, again)
+        spares = max(0, until - self.ran)
+        return Said(worker, memory.takes_newest, spares, expected, memory.unanswered or "")
 
     def asks(self, worker: str) -> Said:
         said = self.said(worker)
@@ -402,14 +406,11 @@ class Machine(RuleBasedStateMachine):
         redelivered: bool = False,
     ) -> list[str] | None:
         """What a claim leases, when the server executes it; None if leases have ended."""
-        if self.paused and said.again:
-            self.take_again(said, 0)
         if self.paused or self.is_stale(said):
             return []
-        ids = self.take_again(said, limit) if said.again else []
-        if not ids and not redelivered and not said.spares and self.ripe("leased"):
+        if not redelivered and not said.spares and self.ripe("leased"):
             return None
-        ids = ids or self.take_due(limit, ahead, newest=said.newest)
+        ids = self.take_due(limit, ahead, newest=said.newest)
         if ids and self.deliveries(ids[0]) > 1:
             self.alone = ids[0]
         if ids:
@@ -420,7 +421,7 @@ class Machine(RuleBasedStateMachine):
         for task_id in ids:
             known = self.known[task_id]
             is_ahead = known.at <= self.now + ahead and known.attempts is None
-            assert known.at <= self.now or is_ahead or known.tried.token == said.again, "early"
+            assert known.at <= self.now or is_ahead, "early"
             assert known.place != "dead"
             known.attempts = known.attempts or Attempts(due=known.at, appointment=known.at)
             known.attempts.token, known.attempts.span = token, lease
@@ -428,18 +429,12 @@ class Machine(RuleBasedStateMachine):
             known.place, known.at = "leased", self.now + lease
         return ids
 
-    def take_again(self, said: Said, limit: int) -> list[str]:
-        """What an earlier claim with this token leased; what is more than the limit is put back."""
-        ids = [
-            task_id
-            for task_id, known in self.in_order("leased")
-            if (known.at, known.tried.token) == (self.claims.get(said.worker), said.again)
-        ]
-        for task_id in ids[limit:]:
-            known = self.known[task_id]
-            known.place, known.at = "scheduled", known.tried.due
-            known.tried.token, known.tried.span = NOBODY, 0
-        return ids[:limit]
+    def give_back(self, said: Said) -> None:
+        """What its lost claim leased, if it was the worker's latest, is put back."""
+        for _, known in self.in_order("leased"):
+            if (known.at, known.tried.token) == (self.claims.get(said.worker), said.lost):
+                known.place, known.at = "scheduled", known.tried.due
+                known.tried.token, known.tried.span = NOBODY, 0
 
     def redeliver(self, limit: int, lease: int) -> None:
         """Put back a few whose lease has ended, or if the first died before, the one of such that was claimed last, unless

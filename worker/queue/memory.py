@@ -1,8 +1,7 @@
 """What a worker remembers of a queue."""
 
 import math
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(slots=True)
@@ -13,8 +12,8 @@ class Memory:
     claimer: str
     #: Whether the queue was paused when a claim or a sweep last asked; kept while Redis does not answer.
     paused: bool = False
-    #: Tokens of claims that got no reply, to be asked again.
-    unanswered: deque[str] = field(default_factory=deque)
+    #: The token of a claim that got no reply: what it leased is put back before the next.
+    unanswered: str | None = None
     #: Since when Redis has not answered, if a call failed after the last claim.
     silent_since: float | None = None
     #: Until when leases that have ended are left to their workers.

@@ -59,8 +59,8 @@ class WorkerSide(ScriptedQueue):
         """Lease, for ``lease_ms``, up to ``limit`` tasks that are due.
 
         Where leases have expired, `redeliver.lua` puts some back first, with one more delivery each. Such suspects are
-        claimed a few at a time, and alone after their second expired lease. If the reply is lost, the next claim asks for
-        the same tasks again.
+        claimed a few at a time, and alone after their second expired lease. If the reply is lost, the next claim first has
+        its tasks put back.
         No task is claimed early: due times are compared with the server's clock, rounded down. With ``ahead_ms``, one that
         is due brings those with it that will be within this time, unless they were claimed before: the caller must wait.
         The oldest come first, but in a backlog of more than 1,000 every second claim takes those due last.
@@ -72,14 +72,16 @@ class WorkerSide(ScriptedQueue):
         """
         if not 1 <= limit <= MAX_BATCH_SIZE:
             raise ValueError(f"a claim's limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
+        self.give_back(now_ms=now_ms)
         args, claimed = self._claiming(limit, lease_ms, ahead_ms, now_ms)
         return claimed(partial(self._run, "claim", now_ms, *args))
 
-    def give_back(self) -> None:
-        """Put back what was leased by claims that got no reply. Nothing is claimed."""
-        for _ in range(len(self.memory.unanswered)):
-            args, claimed = self._claiming(0, 1, 0, None)
-            claimed(partial(self._run, "claim", None, *args))
+    def give_back(self, *, now_ms: int | None = None) -> None:
+        """Put back what was leased by a claim that got no reply."""
+        memory = self.memory
+        if (token := memory.unanswered) is not None:
+            self._run("give_back", now_ms, token, memory.claimer)
+            memory.unanswered = None
 
     def settle_and_claim(
         self, done: Sequence[Settlement], limit: int, lease_ms: int, *, ahead_ms: int = 0
@@ -87,8 +89,8 @@ class WorkerSide(ScriptedQueue):
         """Remove up to 500 tasks that are done, and claim the next, in one round trip on this thread's line.
 
         Returns what `settle` and `claim` would have done, each with its own errors. If the connection is lost, either script
-        may have run, or both: each is repeated as if it had been sent alone, because a token proves for the one that
-        its tasks are settled, and names the other.
+        may have run, or both. It is as if each had been sent alone: what was settled is sent again, and what was claimed
+        is put back, because a token proves for either what has run.
         """
         asked_at = self.environment.clock()
         args, claimed = self._claiming(limit, lease_ms, ahead_ms, None)
@@ -109,9 +111,9 @@ class WorkerSide(ScriptedQueue):
         """
         memory, asked_at = self.memory, self.environment.clock()
         spares_ms = self._spares_ms(asked_at, lease_ms)
-        token, again = self._token()
+        token = self.environment.token(TOKEN_BYTES)
         newest, memory.takes_newest = memory.takes_newest, False
-        said = {"again": again, "newest": newest, "spares": spares_ms > 0}
+        said = {"newest": newest, "spares": spares_ms > 0}
         words = " ".join(word for word, is_so in said.items() if is_so)
         server_ms = memory.server_ahead_ms
         reply_by = "" if server_ms is None else round(1000 * asked_at + server_ms) + STALE_MS
@@ -123,7 +125,7 @@ class WorkerSide(ScriptedQueue):
                 state, now, next_in_us, *fields = reply()
                 # Or that cannot be told: it is the first claim.
                 is_set_back = server_ms is None or now < 1000 * asked_at + server_ms - STALE_MS
-                if limit and (state == ENDED or is_set_back):
+                if state == ENDED or is_set_back:
                     few = limit if state == ENDED else 0
                     next_in_us, latest = 0, self._redeliver(now, few, lease_ms, now_ms)
                     if not fields:
@@ -131,17 +133,15 @@ class WorkerSide(ScriptedQueue):
                         anew = *asked, latest, ahead_ms, f"{words} redelivered"
                         state, now, next_in_us, *fields = self._run("claim", now_ms, *anew)
             except redis.RedisError as error:
-                if again or fields or isinstance(error, redis.ConnectionError | redis.TimeoutError):
-                    memory.unanswered.append(token)
+                if fields or isinstance(error, redis.ConnectionError | redis.TimeoutError):
+                    memory.unanswered = token
                 raise
             is_stale = latest != "" and now > latest
-            if again and is_stale:
-                memory.unanswered.append(token)
             memory.silent_since = asked_at if is_stale else None
             if is_stale and 1000 * (self.environment.clock() - asked_at) < STALE_MS:
                 # Redis's clock was set forward, and leases ended with it: their workers are about to extend them.
                 memory.spares_until = asked_at + 0.5 * lease_ms / 1000
-            if now_ms is None and limit:
+            if now_ms is None:
                 memory.server_ahead_ms = now - 1000 * heard_at
             memory.paused = state == PAUSED
             next_in_ms = None if next_in_us < 0 else next_in_us / 1000
@@ -162,13 +162,6 @@ class WorkerSide(ScriptedQueue):
         while self._run("redeliver", now_ms, limit, lease_ms, latest):
             pass
         return latest
-
-    def _token(self) -> tuple[str, bool]:
-        """That of a claim that got no reply, to ask again, or else a new one."""
-        try:
-            return self.memory.unanswered.popleft(), True
-        except IndexError:
-            return self.environment.token(TOKEN_BYTES), False
 
     def _spares_ms(self, asked_at: float, lease_ms: int) -> float:
         """For how many ms leases that have ended are left to their workers, who extend them after an outage."""

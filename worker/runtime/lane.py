@@ -253,8 +253,8 @@ class Lane:
     def _settle_and_claim(self, batch: Batch, held: HeldTasks, done: BatchResult) -> Batch | None:
         """Settle a batch that is done, and claim the next, in one round trip.
 
-        Whichever reply is lost, it is as if both had been sent by themselves: the settle is sent again, and the claim
-        is asked again by its token. Tasks that come after the worker was told to stop are released.
+        Whichever reply is lost, it is as if each had been sent alone: what was settled is sent again, and what was
+        claimed is put back. Tasks that come after the worker was told to stop are released.
         """
         station = batch.station
         claims: list[Callable[[], Claim]] = []

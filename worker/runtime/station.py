@@ -117,7 +117,8 @@ class Station:
     def claims_next(self, now: float) -> bool:
         """Whether this thread has a line, and a claim would be the next thing to do on it."""
         claim_in = self.claim_in(now)
-        is_plain = self._recurrence is None and not self.settler.has_unconfirmed
+        untold = self.settler.has_unconfirmed or self.queue.memory.unanswered
+        is_plain = self._recurrence is None and not untold
         is_now = claim_in is not None and claim_in <= 0
         return self.queue.line.is_open and is_plain and is_now and not self._server.unsafe
 

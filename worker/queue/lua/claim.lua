@@ -11,57 +11,34 @@
 -- ARGV[6] reply_by, ms: nobody waits for the reply after that; '' if the caller does not know the server's time yet
 -- ARGV[7] ahead_ms: with a task that is due, take those that will be so soon, unless they were claimed before
 -- ARGV[8] any of these words
---   again        the caller has asked with this token before, and got no reply
 --   newest       in a backlog, take those that became due last
 --   spares       Redis was away for the caller: leave leases that have ended to their workers
 --   redelivered  the caller has just had redeliver.lua run: do not tell of leases that have ended
 --
 -- Returns {state, now, next_in_us, ids, payloads, dues, tried}; without tasks, the first three.
 --   state       1: the queue is paused; 2: nothing is claimed, because leases have ended: redeliver those first; else 0
---   next_in_us  the time until there is more to claim, 0 if the claim came too late, negative if nothing is scheduled or
---               leased (leases that are spared do not count), or the limit is 0
+--   next_in_us  the time until there is more to claim, 0 if the claim came too late, negative if the queue is paused, or
+--               nothing is scheduled or leased; leases that are spared do not count
 --   payloads    empty if no task has one
 --   tried       for each that was claimed before: {place among ids from 0, appointment, failures, deliveries, attempt}
 --
 -- Never early: a task is due when its score is not after now, and now is rounded down. Who takes some ahead waits.
--- Asking again brings the same tasks again, so a lost reply costs no delivery and no time. If the queue is paused by
--- then, or the limit is 0, they are put back. A claim that runs after reply_by leases nothing.
+-- A claim that runs after reply_by leases nothing. If its reply is lost, give_back.lua undoes it.
 -- While more than BACKLOG are due, the oldest and the newest are claimed in turn.
 -- Suspects of one death are claimed few at a time; of more, alone, and not while another of those may be about to kill.
 -- Payloads are read before their tasks leave the schedule, so that an error loses none, and only as many as fit in one
 -- reply: to copy hundreds of MB would block the server for seconds.
 -- The first write removes something, because a server whose memory is full checks only the first.
 
-local BACKLOG, MOST_BYTES = 1000, 1048576
-local REMEMBERED_MS = 3600000
+local BACKLOG, MOST_BYTES, REMEMBERED_MS = 1000, 1048576, 3600000
 local limit, lease, token, claimer = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local reply_by, ahead = tonumber(ARGV[6]), math.min(tonumber(ARGV[7]), ALONE_MS - 1) -- so that none is put off to be ahead
 local function says(word) return string.find(ARGV[8], word, 1, true) end
 
-local is_paused = redis.call('HEXISTS', control, 'paused') == 1
+if redis.call('HEXISTS', control, 'paused') == 1 then return {1, now, -1} end
+if reply_by and now > reply_by then return {0, now, 0} end
 local has_payloads = redis.call('EXISTS', payloads) == 1
-if not is_paused and reply_by and now > reply_by then return {0, now, 0} end
 local ids, states = {}, {} -- a state is text for a first attempt: only its due time
-
--- Takes the tasks that an earlier claim with this token leased. The limit may be lower now, or 0: the rest is put back.
-local function take_again()
-  local lease_end = redis.call('ZSCORE', claims, claimer)
-  local all = lease_end and redis.call('ZRANGEBYSCORE', leased, lease_end, lease_end) or {}
-  for _, id in ipairs(all) do
-    local kept = redis.call('HGET', tokens, id)
-    if kept and string.sub(kept, 1, 64) == token then
-      local state = attempts_in(kept, whole(now))
-      if #ids < limit then
-        ids[#ids + 1], states[#states + 1] = id, state
-      else
-        state.span = 0
-        redis.call('ZREM', leased, id)
-        redis.call('ZADD', scheduled, state.due, id)
-        redis.call('HSET', tokens, id, kept_as(NOBODY, state))
-      end
-    end
-  end
-end
 
 -- Takes those that were due first, or last, as long as they are of one kind: redelivered never, once or more often. Returns
 -- their rank on the schedule.
@@ -103,11 +80,8 @@ local function next_in_us()
   return next_ms < math.huge and us_until(next_ms) or -1
 end
 
-if is_paused then limit = 0 end
-if says('again') then take_again() end
-if limit == 0 then return {is_paused and 1 or 0, now, -1} end
-if #ids == 0 and not says('redelivered') and next_lease_end() <= now then return {2, now, 0} end
-local rank = #ids == 0 and take_due()
+if not says('redelivered') and next_lease_end() <= now then return {2, now, 0} end
+local rank = take_due()
 
 if #ids == 0 then
   redis.call('ZREMRANGEBYSCORE', claims, '-inf', now - REMEMBERED_MS)
@@ -115,11 +89,7 @@ if #ids == 0 then
 end
 
 local bodies = has_payloads and redis.call('HMGET', payloads, unpack(ids)) or {}
-if rank then
-  redis.call('ZREMRANGEBYRANK', scheduled, rank, rank + #ids - 1)
-else
-  redis.call('ZREM', leased, unpack(ids))
-end
+redis.call('ZREMRANGEBYRANK', scheduled, rank, rank + #ids - 1)
 local ends, leases, rows, dues, tried = whole(now + lease), {}, {}, {}, {}
 local before, after = token .. 'v1 ' .. whole(lease) .. ' ', ' 0 0 0 ' .. whole(now) .. ' '
 for i, id in ipairs(ids) do
