@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from tests.kit.queue_state import Messages, state
-from tests.kit.queue_steps import bury
+from tests.kit.queue_steps import bury, reply_lost
 from tests.kit.settling import ack, release, retry
 from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled, Settlement, Verb
 from worker.queue.formats import SLICE
@@ -192,7 +192,7 @@ def test_a_message_is_published_only_when_the_head_moves_earlier(
     assert messages.count() == 1
 
 
-def test_a_release_a_requeue_and_a_resume_wake_workers(
+def test_whatever_puts_back_and_a_resume_wake_workers(
     queue: DelayQueue, messages: Messages
 ) -> None:
     bury(queue, "a")
@@ -201,6 +201,10 @@ def test_a_release_a_requeue_and_a_resume_wake_workers(
     assert messages.count() == 1
     tasks = queue.claim(1, 1000, now_ms=1000).tasks
     release(queue, tasks)
+    assert messages.count() == 1
+    with reply_lost(queue):
+        queue.claim(1, 1000, now_ms=1000)
+    queue.give_back(now_ms=1000)
     assert messages.count() == 1
     queue.pause()
     assert messages.count() == 0

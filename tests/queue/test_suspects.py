@@ -231,22 +231,6 @@ def test_what_a_lost_claim_leased_is_put_back_before_the_next(
     assert after["scheduled"] == {f"{n:04}": 900 + n for n in range(502, 2500)}
 
 
-@pytest.mark.parametrize("pauses", [True, False])
-def test_what_a_lost_claim_leased_is_put_back_if_nothing_may_be_claimed(
-    queue: DelayQueue, other: DelayQueue, *, pauses: bool
-) -> None:
-    queue.schedule("a", 1000)
-    with reply_lost(queue):
-        queue.claim(1, 100, now_ms=1000)
-    if pauses:
-        queue.pause()
-        assert queue.claim(1, 100, now_ms=1050).paused
-        queue.resume()
-    else:
-        queue.give_back()
-    assert one(other, 1200).deliveries == 0
-
-
 @pytest.mark.parametrize("server", REAL, indirect=True, scope="session")
 def test_a_lost_reply_costs_the_same_in_a_long_queue(
     client: redis.Redis, queue: DelayQueue, other: DelayQueue

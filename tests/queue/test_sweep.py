@@ -6,12 +6,10 @@ import pytest
 import redis
 
 from tests.kit.queue_state import state
-from tests.kit.queue_steps import one
-from tests.kit.settling import retry
 from tests.queue.conftest import REAL
 from worker import DelayQueue, Due
 from worker.queue.formats import SLICE
-from worker.queue.replies import Restored, Verb
+from worker.queue.replies import Restored
 from worker.queue.worker_side import FORGET_WORKERS_MS
 
 HOUR = 3_600_000
@@ -26,20 +24,6 @@ def test_a_long_page_is_restored_in_slices_of_one_turn(queue: DelayQueue) -> Non
     assert (len(found.lost), found.new_turn) == (2 * SLICE + 1, True)
     assert state(queue)["scheduled"] == {str(n): n for n in range(2 * SLICE + 1)}
     assert not queue.restore(waiting, worker_id="w1", term_ms=100, now_ms=0).new_turn
-
-
-@pytest.mark.parametrize("put", [Verb.FAILED, Verb.AGAIN])
-def test_a_task_put_off_after_its_time_had_come_is_left_alone(queue: DelayQueue, put: Verb) -> None:
-    """Its handler or backoff has looked; the records say no more than that it is overdue."""
-    queue.schedule("a", HOUR)
-    retry(queue, [(one(queue, HOUR), 60_000)], put, now_ms=HOUR)
-    before = state(queue)
-    for later in (0, 1, 30_000, 59_999):
-        found = queue.restore([Due("a", -later)], now_ms=HOUR + later)
-        assert found == Restored((), due=0, paused=False)
-        assert state(queue) == before
-    assert queue.restore([Due("a", -60_000)], now_ms=HOUR + 60_000).due == 1
-    assert state(queue) == before
 
 
 # -- who sweeps ----------------------------------------------------------------------------
