@@ -753,7 +753,9 @@ def test_what_redis_did_not_take_is_settled_before_a_claim(clock: Clock) -> None
     assert shop.line.counts == {"done": 2}
 
 
-def test_what_redis_did_not_take_is_settled_with_the_flow_down(clock: Clock) -> None:
+def test_with_the_flow_down_what_redis_did_not_take_is_settled_and_a_lost_claim_given_back(
+    clock: Clock,
+) -> None:
     shop = Shop(clock, lambda _: None, batch_size=1)
     shop.schedule("a")
 
@@ -761,11 +763,12 @@ def test_what_redis_did_not_take_is_settled_with_the_flow_down(clock: Clock) -> 
         if name == "settle":
             shop.queue.before = lambda _: None
             shop.line.station.gate._up = False
+            shop.queue.memory.unanswered = "token"
             raise redis.TimeoutError("silent")
 
     shop.queue.before = once
     shop.work()
-    assert shop.queue.calls == ["schedule", "claim", "settle", "settle"]
+    assert shop.queue.calls == ["schedule", "claim", "settle", "settle", "give_back"]
     assert shop.line.counts == {"done": 1}
 
 
