@@ -73,15 +73,13 @@ def test_a_worker_that_signs_off_is_forgotten(queue: DelayQueue) -> None:
 
 
 @pytest.mark.parametrize("server", REAL, indirect=True, scope="session")
-def test_a_beat_costs_the_same_however_many_workers_there_are(
-    client: redis.Redis, queue: DelayQueue
-) -> None:
+def test_a_beat_reads_no_other_workers_details(client: redis.Redis, queue: DelayQueue) -> None:
     costs: list[Any] = []
     for workers in (1, 50):
         for n in range(workers):
             queue.beat(f"w{n}", {"holds": n})
         client.config_resetstat()
-        assert queue.beat("w0", {}) == (workers, 0)
+        assert queue.beat("w0", {})[0] == workers
         stats: Any = client.info("commandstats")
         costs.append(
             {name: each["calls"] for name, each in stats.items() if name != "cmdstat_info"}

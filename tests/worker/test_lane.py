@@ -186,7 +186,7 @@ def test_whose_others_miss_their_turns_comes_more_often_until_they_take_what_is_
             line.next_ids()
         longest.append(max(line.alarm.turn_in(n / 999) - n / 999 for n in range(999)))
     assert line.alarm.turns.server_ahead == 5
-    assert longest == pytest.approx([0.0375, 0.15], rel=0.1)
+    assert longest == pytest.approx([0.005, 0.005 * 1.1**2], rel=0.1)
 
 
 def test_a_take_with_a_timeout_returns_nothing_if_there_is_none(clock: Clock) -> None:

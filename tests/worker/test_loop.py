@@ -26,6 +26,7 @@ from worker import (
     Unavailable,
     Worker,
 )
+from worker.queue.connection import Line
 
 
 class Dependency:
@@ -183,6 +184,31 @@ def test_idle_workers_take_turns_at_the_moments_that_all_wait_for(
         # A claim each for every task, and one call to settle it, would be nine.
         assert (_scripts(redis_client) - before) / len(ids) < 4
     assert state(queue) == {}
+
+
+def test_a_worker_that_stops_gives_back_what_a_lost_claim_leased(
+    valkey: Valkey, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, send = Worker([Flow(name="lost", handler=lambda _: None)], valkey.url), Line.send
+    queue = DelayQueue(redis_client, "lost")
+
+    def lose(line: Line, *commands: Any) -> list[Any]:
+        replies = send(line, *commands)
+        if (
+            not any(queue.keys.leased in command for command in commands)
+            or not queue.stats().leased
+        ):
+            return replies
+        monkeypatch.undo()
+        worker.stop()
+        return [redis.ConnectionError("gone")] * len(commands)
+
+    with running(worker):
+        monkeypatch.setattr(Line, "send", lose)
+        queue.schedule("a", 1)
+        wait_until(worker._stopping.is_set, "the claim")
+    [task] = queue.claim(1, 1000).tasks
+    assert task.deliveries == 0
 
 
 def _scripts(client: redis.Redis) -> int:

@@ -2,7 +2,7 @@
 
 One thread at a time waits and claims; the others handle what they have claimed. So an idle lane, however
 many threads it has, polls Redis once every `SLOW_POLL_SECONDS`, or as rarely as its flows allow, and wakes
-exactly when the next task is due.
+at its first turn after the next task is due.
 """
 
 import math
@@ -156,9 +156,9 @@ class Lane:
 
     def _heed_alarm(self, until: float) -> None:
         """Ask every queue if there may be something new, or if the wait has an end."""
-        turns, ahead_ms = self.alarm.turns, self.stations[0].queue.memory.server_ahead_ms
-        turns.workers, turns.place = max(station.place for station in self.stations)
-        turns.server_ahead = (ahead_ms or 0.0) / 1000
+        turns, first = self.alarm.turns, self.stations[0]
+        (turns.workers, turns.place), turns.limit = first.place, first.limit
+        turns.server_ahead = (first.queue.memory.server_ahead_ms or 0.0) / 1000
         if self.alarm.clear() or until < math.inf:
             for station in self.stations:
                 station.more_at = 0.0
@@ -205,10 +205,10 @@ class Lane:
                             continue  # settled with the next
                         is_next = len(tasks) == len(ended.done) <= SLICE
                         # One thread claims at a time.
-                        is_next = is_next and self._claims_next(station)
                         if is_next and self._claim_lock.acquire(blocking=False):
                             try:
-                                return self._settle_and_claim(batch, held, ended)
+                                if self._claims_next(station):
+                                    return self._settle_and_claim(batch, held, ended)
                             finally:
                                 self._claim_lock.release()
                         settled, ended = self.settle(batch, held, ended), BatchResult()

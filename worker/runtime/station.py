@@ -123,7 +123,8 @@ class Station:
         return self.queue.line.is_open and is_plain and is_now and not self._server.unsafe
 
     def claim(self, ask: Callable[[], Claim] | None = None) -> Claim:
-        """Send unconfirmed calls again, then claim up to `limit` tasks, unless ``ask`` has done so.
+        """Send unconfirmed calls again, put back what a lost claim leased, then claim up to `limit` tasks, unless ``ask``
+        has done so.
 
         Raises redis.RedisError, and UnsafeServer, which is an outage of Redis like any other.
         """

@@ -15,21 +15,25 @@ from ..queue.environment import Clock
 
 #: Longest wait for a message or the answer to a ping; how soon the thread ends.
 LISTEN_SECONDS = 5.0
-#: How far apart the turns of 30 workers or more are; those of fewer are closer.
+#: How far apart the turns are of 30 workers or more that claim several tasks at once; others' are closer.
 TURN_SECONDS, MANY = 0.005, 30
-#: If what comes is later than this, those whose turn it was are busy, or dead.
+#: How far if each claims one at a time, so that tasks that are due together need many claims.
+ALONE_SECONDS = 0.001
+#: If what comes is later than this, those whose turn it was are probably busy, or dead.
 LATE_SECONDS = 2 * TURN_SECONDS
 
 
 class Turns:
-    """When this worker claims what all idle workers of its queues wait for: one after the other, again and again.
+    """When this worker claims what all idle workers of its queue wait for: one after the other, again and again.
 
-    Who finds a task takes it; the others find that it is gone. So two hundred claims a second are enough, however many wait.
+    Who finds a task takes it; the others find that it is gone. So a few claims for each task are enough, however many wait.
     """
 
     def __init__(self) -> None:
         #: This worker's place among how many.
         self.place, self.workers = 0, 1
+        #: How many tasks it claims at once.
+        self.limit = 1
         #: The server's clock minus this process's, seconds: turns are moments of the server's.
         self.server_ahead = 0.0
         #: Of a round, how much is waited for: less while others miss their turns.
@@ -39,15 +43,16 @@ class Turns:
         """From a moment on this process's clock, which may be a turn itself."""
         if self.workers == 1:
             return 0.0
-        apart = self._share * TURN_SECONDS * min(1, self.workers / MANY)
+        apart = ALONE_SECONDS if self.limit == 1 else TURN_SECONDS
+        apart *= self._share * min(1, self.workers / MANY)
         return (self.place * apart - moment - self.server_ahead) % (self.workers * apart)
 
     def learn(self, late_seconds: float) -> None:
         """How late was what a claim found; 0 if it found nothing."""
         if late_seconds > LATE_SECONDS:
-            self._share = max(self._share / 2, 1 / self.workers)
+            self._share = max(self._share * LATE_SECONDS / late_seconds, 1 / self.workers)
         elif late_seconds == 0:
-            self._share = min(self._share * 2, 1.0)
+            self._share = min(self._share * 1.1, 1.0)
 
 
 class Alarm:
@@ -104,7 +109,7 @@ class Waker:
         self._alarms = {channel.encode(): alarm for channel, alarm in alarms.items()}
         self._stopping = stopping
         self._failing = False
-        self._turns = itertools.count()
+        self._tries = itertools.count()
 
     def run(self) -> None:
         """Listen until the worker stops."""
@@ -127,7 +132,7 @@ class Waker:
         if not hasattr(client, "get_nodes"):
             return client.pubsub()
         nodes = client.get_nodes()
-        return client.pubsub(node=nodes[next(self._turns) % len(nodes)])
+        return client.pubsub(node=nodes[next(self._tries) % len(nodes)])
 
     def _listen(self) -> None:
         with self._pubsub() as pubsub:

@@ -136,7 +136,7 @@ class Worker:
             station.renewer.finish()
             if self._clock() < deadline:  # each silence of Redis costs a second
                 with suppress(redis.RedisError):
-                    station.settler.resend()
+                    station.catch_up()
         for station in self._stations:
             if not station.release_held():
                 break
