@@ -78,7 +78,7 @@ def test_a_worker_describes_itself_and_what_it_holds(clock: Clock) -> None:
 
 def test_a_worker_learns_with_a_heartbeat_what_its_place_among_the_others_is(clock: Clock) -> None:
     patient = Patient(clock)
-    for other in ("w2", "a0"):  # by the ends of their ids
+    for other in ("a2", "b0"):  # by the ends of their ids
         patient.queues[1].beat(other, {})
     patient.heartbeat.run()
     assert [station.place for station in patient.stations] == [(1, 0), (3, 1)]
