@@ -71,8 +71,8 @@ class QueueWorld(Machine):
         self.not_before: dict[str, int] = {}
         #: Whether nobody has swept since Redis lost something.
         self.flushed = False
-        #: A worker's claim that it no longer waits for, and that Redis has not executed yet: the script's arguments. Or
-        #: what was to put back what an earlier one leased.
+        #: A worker's claim, or what gives back an earlier one, that it no longer waits for and that Redis has not executed
+        #: yet: the script's arguments.
         self.delayed: dict[str, tuple[list[Any], Said]] = {}
         #: Whether the tasks are those of a recurring flow, of which the application has no records.
         self.is_recurring = False
@@ -236,10 +236,11 @@ class QueueWorld(Machine):
 
     def do_late_claim(self, worker: str) -> None:
         arguments, said = self.delayed.pop(worker)
-        self.workers[worker]._run("give_back" if said.lost else "claim", None, *arguments)
         if said.lost:
+            self.workers[worker]._run("give_back", None, *arguments)
             self.give_back(said)
             return
+        self.workers[worker]._run("claim", None, *arguments)
         for task_id in self.take(said, LIMIT, LEASE, arguments[2]) or ():
             self._begin(task_id, self.known[task_id].tried.deliveries)
 

@@ -220,9 +220,8 @@ def test_what_a_lost_claim_leased_is_put_back_before_the_next(
         queue.claim(2000, 10_000, now_ms=9000)
     queue.schedule("older", 1)
     tasks = queue.claim(3, 10_000, now_ms=9001).tasks
-    assert [(task.id, task.attempt, task.deliveries) for task in tasks] == [
-        *(("older", 1, 0), ("0500", 1, 0), ("0501", 1, 0)),
-    ]
+    found = [(task.id, task.attempt, task.deliveries) for task in tasks]
+    assert found == [("older", 1, 0), ("0500", 1, 0), ("0501", 1, 0)]
     after = state(queue)
     assert after["leased"] == {
         **{task.id: 19_000 for task in theirs},

@@ -86,9 +86,9 @@ class WorkerSide(ScriptedQueue):
     def settle_and_claim(
         self, done: Sequence[Settlement], limit: int, lease_ms: int, *, ahead_ms: int = 0
     ) -> tuple[Callable[[], None], Callable[[], Claim]]:
-        """Remove up to 500 tasks that are done, and claim the next, in one round trip on this thread's line. No claim's
-        reply may be lost before.
+        """Remove up to 500 tasks that are done, and claim the next, in one round trip on this thread's line.
 
+        Not to be called while a claim is unanswered, because only `claim` gives that back first.
         Returns what `settle` and `claim` would have done, each with its own errors. If the connection is lost, either script
         may have run, or both. It is as if each had been sent alone: what was settled is sent again, and what was claimed
         is put back, because a token proves for either what has run.

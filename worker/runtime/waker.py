@@ -36,7 +36,7 @@ class Turns:
         self.limit = 1
         #: The server's clock minus this process's, seconds: turns are moments of the server's.
         self.server_ahead = 0.0
-        #: Of a round, how much is waited for: less while others miss their turns.
+        #: The part of a round that is waited for between two turns: less than all of it while others miss theirs.
         self._share = 1.0
 
     def seconds_to_next(self, moment: float) -> float:
@@ -48,7 +48,7 @@ class Turns:
         return (self.place * apart - moment - self.server_ahead) % (self.workers * apart)
 
     def learn(self, late_seconds: float) -> None:
-        """How late was what a claim found; 0 if it found nothing."""
+        """Come more often if what a claim found was late, less often again if it found nothing, which is 0."""
         if late_seconds > LATE_SECONDS:
             self._share = max(self._share * LATE_SECONDS / late_seconds, 1 / self.workers)
         elif late_seconds == 0:

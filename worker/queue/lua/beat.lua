@@ -6,7 +6,7 @@
 -- ARGV[1] now_ms   ARGV[2] worker id   ARGV[3] details, JSON   ARGV[4] forget_ms
 --
 -- Returns {count, place}: how many workers were heard from within the last minute, and this one's place among them, from 0:
--- by the ends of their ids, which are random, so that those of one host do not stand together.
+-- by the ends of their ids, which are random, so that those of one host do not follow each other.
 --
 -- Each forgets more than it adds, and of the other workers reads only the ids. The first write is a ZREM, because a server
 -- whose memory is full checks only the first.

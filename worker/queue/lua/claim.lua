@@ -23,7 +23,7 @@
 --   tried       for each that was claimed before: {place among ids from 0, appointment, failures, deliveries, attempt}
 --
 -- Never early: a task is due when its score is not after now, and now is rounded down. Who takes some ahead waits.
--- A claim that runs after reply_by leases nothing. If its reply is lost, give_back.lua undoes it.
+-- A claim that runs after reply_by leases nothing. If a claim's reply is lost, give_back.lua undoes the claim.
 -- While more than BACKLOG are due, the oldest and the newest are claimed in turn.
 -- Suspects of one death are claimed few at a time; of more, alone, and not while another of those may be about to kill.
 -- Payloads are read before their tasks leave the schedule, so that an error loses none, and only as many as fit in one
