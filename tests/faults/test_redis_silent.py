@@ -18,6 +18,7 @@ import redis
 
 from devtools.processes import wait_until
 from devtools.valkey import Valkey, private_valkey
+from tests.kit.engine import Heard
 from tests.kit.pauses import last
 from tests.kit.proxy import Mode, Proxy
 from tests.kit.workers import running, tasks
@@ -31,6 +32,7 @@ from worker import (
     Retry,
     Task,
     Worker,
+    events,
     one_at_a_time,
 )
 from worker.runtime import lane
@@ -220,13 +222,15 @@ def test_no_claim_whose_reply_is_lost_counts_as_a_delivery(
 def test_what_lost_claims_leased_does_not_wait_for_its_lease(
     redis_client: redis.Redis, proxy: Proxy
 ) -> None:
-    seen: list[Task] = []
+    seen, heard = list[Task](), Heard()
     queue = DelayQueue(redis_client, NAME)
-    with running(
-        Worker([Flow(name=NAME, handler=seen.extend, lease_seconds=AGES)], through(proxy))
-    ):
+    flow = Flow(name=NAME, handler=seen.extend, lease_seconds=AGES)
+    with running(Worker([flow], through(proxy), listeners=[heard])):
         queue.schedule("ready", 1)
-        wait_until(lambda: seen and tasks(queue) == {}, "the worker to be at work")
+        # A claim that brings nothing would be lost first, and only be given back from then on.
+        wait_until(
+            lambda: seen and isinstance(heard[-1], events.Waiting), "no claim to be under way"
+        )
         proxy.mode = Mode.STALL_SCRIPTS
         queue.schedule_many((f"task {n:02}", 1, b"") for n in range(20))
         wait_until(lambda: queue.stats().leased == 20, "a claim to be lost")
